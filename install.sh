@@ -387,7 +387,10 @@ step_manuals() {
 }
 
 # What a host gets; here it does nothing.
-step_source() { put backupd/source/btrkeep_source.py "$SHARE/btrkeep/btrkeep-source"; }
+step_source() {
+    put backupd/source/btrkeep_source.py "$SHARE/btrkeep/btrkeep-source"
+    put backupd/source/completion.bash "$SHARE/btrkeep/btrkeep-source.bash"
+}
 
 step_documents() { put '' "$DOCUMENTS"; } # a link, for each version has its own
 

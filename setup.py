@@ -30,6 +30,7 @@ setup(
     package_data={
         "": ["*.toml"],
         "btrkeep": ["archived.txt", "commit.txt"],
+        "backupd.source": ["completion.bash"],
         "web": ["templates/*.html", "templates/**/*.html", "static/*"],
         "btrkeep.catalogue": ["schema/*.sql"],
     },

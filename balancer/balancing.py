@@ -210,7 +210,7 @@ class Balancing:
         return reading
 
     def _made_since(self) -> set[int]:
-        """Returns the block groups that were made since the run started: they are no candidates of this run.
+        """Returns the block groups that were made since the run started: this run does not balance them.
 
         They are recognised by their addresses. If the kernel uses the address of a deleted block group again, the block group
         counts as new.
@@ -244,7 +244,7 @@ class Balancing:
         if worth := choice.beyond:
             others = "the only other block group" if worth == 1 else f"none of the {worth:,} other block groups"
             rest = f"{others} worth balancing {'does not fit' if worth == 1 else 'fits'}"
-            return Stop(StopReason.BUDGET, f"{format_size(self._moved)} moved, and {rest} into the rest of the budget")
+            return Stop(StopReason.BUDGET, f"{format_size(self._moved)} moved; {rest} into the rest of the budget")
         aside = f"; {counted(len(self._set_aside), 'block group')} failed and are skipped" if self._set_aside else ""
         return Stop(StopReason.DONE, f"no {'further ' if self._steps else ''}block group is worth it{aside}")
 

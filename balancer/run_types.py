@@ -75,9 +75,9 @@ class RunSettings:
     """The settings of a run."""
 
     policy: str = DEFAULT_POLICY
-    """Which block groups are first."""
+    """The order of block groups."""
     floors: Floors = field(default_factory=Floors)
-    """Which block groups are worth it."""
+    """The lower limits for a block group to be balanced."""
     budget: int | None = None
     """Bytes that may be moved; a block group is started only if its used bytes fit. None: no limit."""
     time: float | None = None
@@ -119,7 +119,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlockGroup:
-    """A block group that would be balanced, or will be balanced next."""
+    """A block group of a plan, or the next one of a run."""
 
     number: int
     """Its position in the plan or run, from 1."""

@@ -1,9 +1,10 @@
-"""What a share compared with the host costs its night: the same host with `[verify] against_source = "1%"`, and without.
+"""The cost of comparing a share of the files with the host in a night: the same host with `[verify] against_source = "1%"`, and
+without.
 
     python -m bench.against_source [--files 100000] [--kib 8] [--nights 5]
 
-Nothing changes from night to night. Both pools are on one filesystem, and take turns. The verdict: the night with it against the
-night without.
+Nothing changes from night to night. Both pools are on one filesystem, and take turns. The verdict compares the nights with and
+without it.
 """
 
 import argparse

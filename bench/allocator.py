@@ -3,9 +3,9 @@
     python -m bench.allocator [--pairs 5] [--by btrfs] [--image-dir DIR] [--json]
 
 The pool (bench.churned) has had a backup of every host each night, and old ones deleted, so the block groups of metadata are full
-of holes. What is left of the device is then given to data (not with --spare), since else the allocator would make new block groups
+of holes. The rest of the device is then allocated to data (not with --spare); otherwise the allocator would make new block groups
 instead of filling holes. The work is `backupd expire`, or all at once by the `btrfs` program; it ends when the cleaner's queue is
-empty. Nobody else writes: what is written to the device is metadata, every copy of it, and a little for the hosts' notes.
+empty. No other program writes: the writes to the device are metadata, each copy of it, and a little for the hosts' notes.
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
     python -m bench.bad_network [--namespaces] [--good 30] [--each 2] [--concurrency 8] [--json]
 
-Each host is an ssh server behind a port of a proxy of ours, which cuts, drops, delays or babbles; rsync and ssh are the real ones.
-With --namespaces each host has a network of its own, and the kernel loses its packets (bench/bad_namespaces.py).
-It says what became of each kind, how much later the good ones were, and what was left running. Exit status 1 when a kind came out
-otherwise than the documentation says, when a good host was not complete, or when something was left.
+Each host is an ssh server behind a port of a proxy of this bench, which cuts, drops, delays or babbles; rsync and ssh are the real
+ones. With --namespaces each host has a network of its own, and the kernel loses its packets (bench/bad_namespaces.py). It prints
+the result of each kind, the delay of the good hosts, and the processes left running. Exit status 1 when a kind has another result
+than the documented one, when a good host was not complete, or when something was left.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""What a balance of 5, 10 and 20 % of the data brings, by the order in which block groups are taken; and what each one costs.
+"""The gain of a balance of 5, 10 and 20 % of the data, by the order of block groups; and the cost of each block group.
 
     python -m bench.balance_effect [--pool mixed|alike|...] [--seeds 1,2,3] [--scale 0.4] [--block-group 256MiB] [--bounds-only]
 
 For each seed a pool is made (bench.fragmented), and each way of balancing gets a copy of its image, so all find the same. The
-orders are benefit (ours, with its floors), highest score first and least used first (without floors), through the code that
+orders are benefit (with its lower limits), highest score first and least used first (without limits), through the code that
 `btrfs-balancer run` uses. All of them take the best block group that still fits the budget, read the filesystem again after each,
 and do not move what they have made. The budgets are reached one after the other, as in three nights. Then come `btrfs balance start
 -dusage=N`, with the highest N that the budget allows, and the kernel's own reclaim, which knows no budget. Everything is counted on

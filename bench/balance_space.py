@@ -1,10 +1,10 @@
-"""What a balance for unallocated space brings: `btrfs-balancer run --policy usage`, `-dusage=N`, and btrfs-balance-least-used.
+"""The gain of a balance for unallocated space: `btrfs-balancer run --policy usage`, `-dusage=N`, and btrfs-balance-least-used.
 
     python -m bench.balance_space [--size 4GiB] [--share 0.4] [--usage 80] [--extent 64KiB]
 
 A pool is filled with small extents of which a share is deleted, in every block group, beside one small file in a block group of its
 own. Each way gets a copy of its image. Everything is counted on the whole filesystem. btrfs-balance-least-used belongs to
-python-btrfs; without it that way is left out.
+python-btrfs; without it that program is skipped.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""How much better than another order the best choice of block groups can be at all.
+"""The upper bound: how much more than another order the best choice of block groups can gain.
 
-Counted is what the block groups themselves lose, as they are before anything moves: not what extents that move win or spoil
-elsewhere, which no choice foresees.
+It counts the score that the block groups themselves lose, before anything is moved. It does not count the effect of moved extents
+on other block groups, which no order can predict.
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
-"""Times the reading commands with 3,000 hosts and 96,000 backups: whole processes, from the shell's prompt back to it.
+"""Times the reading commands with 3,000 hosts and 96,000 backups: whole processes, from the shell's prompt to the next prompt.
 
     python -m bench.catalogue_commands [--hosts 3000] [--backups 32] [--json]
 
 The catalogue is that of bench.make_catalogue. In the pool each host has its folder with as many names as backups; the newest is a
-real backup (a read-only subvolume with its record), since that is what --dry-run looks at.
+real backup (a read-only subvolume with its record), because --dry-run reads it.
 """
 
 import argparse

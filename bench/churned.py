@@ -1,11 +1,11 @@
-"""A rehearsal pool with thousands of backups, made without rsync: as our engine makes them, but from files that are changed here.
+"""A rehearsal pool with thousands of backups, made without rsync: like those of btrkeep, but this module changes the files.
 
 Night after night every host's newest backup is snapshot, some of its files are written over or replaced, backup.json is written,
 all is committed, and the snapshot becomes read-only; at last `backupd rebuild` makes the catalogue. Hosts take turns within a
 night, so their metadata lies mixed on the disk, as in a real pool. With `Shape.window` old backups are deleted on the way, which
-leaves holes between what is kept.
+leaves holes between the kept data.
 
-All but the newest `keep` backups of every host are marked `expired`, so long ago that their grace is over at `ChurnedPool.now`.
+All but the newest `keep` backups of every host are marked `expired`, so long ago that their grace has ended at `ChurnedPool.now`.
 """
 
 import json
@@ -38,8 +38,8 @@ class Shape:
     """How large and how diverged.
 
     `files` of each host, of which `changed` change each night; their sizes are log-uniform from `smallest` to `largest` bytes.
-    `window`: a backup is deleted when it has become so many nights old, but for each seventh night's; 0: none is. `paths`: each
-    record tells as much as that of a night with so many source paths; 0: only what there has to be.
+    `window`: the age in nights at which a backup is deleted, except that of each seventh night; 0: none is deleted. `paths`: the
+    number of source paths in each record; 0: only the required fields.
     """
 
     hosts: int

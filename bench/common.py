@@ -1,7 +1,7 @@
 """Shared by the benchmarks: a filesystem of their own, hosts to back up, runs side by side, and the results in words.
 
-Everything lies in one session folder of the test beds (images, mounts, an sshd), which is taken away at the end, also after an
-error, Ctrl-C or SIGTERM; what a kill -9 leaves the next bench or test session takes away.
+Everything is in one session folder of the test beds (images, mounts, an sshd), which is removed at the end, also after an error,
+Ctrl-C or SIGTERM. The next bench or test session removes the remains of a kill -9.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What it costs to confine rsync: nights of many small hosts with it and without it, in pairs.
+"""The cost of confining rsync: nights of many small hosts with and without confinement, in pairs.
 
     python -m bench.confined_night [--hosts 300] [--json]
 

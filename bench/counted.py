@@ -40,7 +40,8 @@ class Counted:
 
 
 def counted(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Counted:
-    """Runs a command to its end, whatever that is; processes that it leaves behind are not waited for. `env` is added to ours.
+    """Runs a command to its end, whatever its status; does not wait for processes that it leaves behind. `env` is added to the
+    environment of this process.
 
     Figures are those of the command with the children that it waited for; the memory is the peak of the largest of them.
     """

@@ -1,9 +1,9 @@
-"""Disks with a write cache that they lose: of what was written since the last flush, any part may be there after a power cut.
+"""Disks with a volatile write cache: after a power cut, any part of the writes since the last flush may be on them.
 
     python -m bench.cut_cache [--log=FILE] CONTROL IMAGE...
 
-Serves each image at the Unix socket IMAGE-socket, as a network block device (NBD, fixed newstyle) for nbdfuse. Beside it lies what
-is safe: IMAGE-safe, to which a flush brings what came before. Each line `SEED NUMBER` at the socket CONTROL is a power cut of all
+Serves each image at the Unix socket IMAGE-socket, as a network block device (NBD, fixed newstyle) for nbdfuse. Beside it
+is IMAGE-safe, to which a flush adds all earlier writes. Each line `SEED NUMBER` at the socket CONTROL is a power cut of all
 of them at one moment: IMAGE-NUMBER is a copy of IMAGE-safe with some of the later writes, sector by sector, and the answer is a
 line. With --log nothing is cut: every write and flush goes to FILE in its order (cut_log.py), and each line `STEP MOMENT` at
 CONTROL too. A separate process, because the one that mounts the disks waits for them in calls that hold Python's lock.

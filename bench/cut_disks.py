@@ -1,9 +1,9 @@
 """Two disks whose power can be cut at any moment: a btrfs for the pool, and an ext4 for the state folder.
 
-Both images lie on a btrfs of their own, so a cut is two FICLONEs: each copies a whole image at one moment, in milliseconds, and
-takes no room but for what is written later. What the filesystems in the images have not written yet is lost in the copies, as it
-is when the power goes; nothing is reordered, so this is a disk that keeps the order of its writes. Disks with a cache
-(cut_cache.py) lose any part of what was written since the last flush besides. Of disks that are recorded, every write and flush is
+Both images are on a separate btrfs, so a cut is two FICLONEs: each copies a whole image at one moment, in milliseconds, and takes
+space only for later writes. Data that the filesystems in the images have not written yet is missing in the copies, as after a
+power cut; nothing is reordered, so this is a disk that keeps the order of its writes. Disks with a cache (cut_cache.py) also lose
+any part of the writes since the last flush. Of disks that are recorded, every write and flush is
 in a log (cut_log.py), and the copies are the disks at each flush.
 """
 

@@ -1,10 +1,10 @@
-"""All writes and flushes of several disks in one log, and the disks as they were at each flush.
+"""All writes and flushes of several disks in one log, and the state of the disks at each flush.
 
-It does for disks of bench/cut_cache.py what the kernel's dm-log-writes and its `replay-log` do: each state that a flush has made
-safe comes again, in its order. The disks with a cache show the states between two flushes.
+It works on disks of bench/cut_cache.py like the kernel's dm-log-writes and its `replay-log`: each state that a flush has made
+safe is restored, in its order. The disks with a cache show the states between two flushes.
 
 An entry is a head and its data: a write (the number of the disk, the offset), a flush (of a disk), or a mark (the number of a step,
-and what it was about to do, as text). The log of the kernel's own dm-log-writes is read as if it had such entries: see `of_kernel`.
+and its next action, as text). The log of the kernel's own dm-log-writes is read as if it had such entries: see `of_kernel`.
 """
 
 import fcntl

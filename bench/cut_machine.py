@@ -1,9 +1,9 @@
-"""Power cuts of a virtual machine: qemu is killed while a command of a scenario runs there, or what it writes is recorded.
+"""Power cuts of a virtual machine: qemu is killed while a command of a scenario runs there, or its writes are recorded.
 
-A scenario is carried out here first, without cuts, to learn what is there before and after each step. Then machines boot
-(tests/beds/vm.py) with disks as they were when a step began, with the sources and the configuration at the places that they have
-here, and carry out its command. A machine that is *killed* loses what its kernel has not yet written. Of one that is *logged* both
-disks lie on one device of dm-log-writes, and the cuts are the disks at its flushes: what is safe then, and nothing else.
+A scenario runs here first, without cuts, to record the state before and after each step. Then machines boot (tests/beds/vm.py)
+with the disks of the beginning of a step, with the sources and the configuration at the same paths as here, and run its command. A
+machine that is *killed* loses the data that its kernel has not yet written. The disks of one that is *logged* are on one device of
+dm-log-writes, and the cuts are the disks at its flushes: exactly the safe data.
 """
 
 import shlex
@@ -117,7 +117,7 @@ class MachineRound(Round):
 
 class KilledRound(MachineRound):
     """Two machines for each step. One is killed when its command has ended; before that it is frozen while its disks are copied, at
-    checkpoints and at random moments, which shows what a kill would have left. The other one is killed at a random moment.
+    checkpoints and at random moments, which shows the result of a kill. The other machine is killed at a random moment.
     """
 
     def _chosen(self) -> Iterable[Cut]:

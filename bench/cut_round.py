@@ -1,7 +1,7 @@
 """One round: runs a scenario once, with a power cut at many moments, and checks each of the cuts.
 
-The copies are taken while the commands go on, at checkpoints that they announce (btrkeep/checkpoints.py) and at random moments;
-half of these come right after a commit of somebody else's. Then the disks are replaced by one copy after the other.
+The copies are made while the commands continue, at checkpoints that they announce (btrkeep/checkpoints.py) and at random moments;
+half of these come right after a commit of another host. Then the disks are replaced by one copy after the other.
 """
 
 import json
@@ -49,11 +49,11 @@ class Before:
 
 @dataclass(slots=True)
 class Look:
-    """One of the two at what a cut has left: `may` be there, and what the `source` is like.
+    """One of the two checks of the state after a cut: the backups that `may` exist, and the state of the `source`.
 
-    `there`: which the cut had left, once commands have made others. A name is a second of the clock, so a new one may have a name
-    that the round gave after the cut; one that was not made of the source has the name that it had. `read`: which were read and are
-    right; they are not read again while they are the same subvolumes, unchanged.
+    `there`: the backups that the cut had left, once commands have made others. A name is a second of the clock, so a new backup may
+    have a name that the round gave after the cut. `read`: backups that were read and are right; they are not read again while they
+    are the same subvolumes, unchanged.
     """
 
     may: set[str]
@@ -291,9 +291,9 @@ class Round:
                 yield f"mounted with {option} and left with {cut_truth.allocator(self.disks.pool)}"
 
     def _forgotten(self, here: Before) -> list[str]:
-        """What a command that had ended has done, and is not there. A backup's name is the time of its run: no two are alike.
+        """Yields the lost results of a command that had ended. A backup's name is the time of its run, so it is unique.
 
-        What a host was given is on its disk when the host has brought it there.
+        Files restored to a host are on its disk only when the host has written them there.
         """
         after = {fact for fact in here.after if not (self.site.is_host and fact.endswith("is restored"))}
         wanted, seen = (Counter(_NAMED.sub("", fact) for fact in facts) for facts in (after, self._facts()))

@@ -1,7 +1,7 @@
-"""Changes of state during which the power is cut: for each the pool before it, and the commands that are cut.
+"""Changes of state during which the power is cut: with the pool before each change, and the commands that are cut.
 
-A scenario is a generator: what comes before its first `yield` is not cut, each Step that it yields is. It may look at the pool
-between two of them. What `extra` of the site finds is a fact like those of the pool (cut_truth.py).
+A scenario is a generator: code before its first `yield` is not cut, each Step that it yields is. It may read the pool between two
+of them. The results of `extra` of the site are facts like those of the pool (cut_truth.py).
 """
 
 import os

@@ -51,8 +51,8 @@ def run(*hosts: str, status: tuple[int, ...] = (0,)) -> Step:
 
 
 class Site(Nights):
-    """A rehearsal pool on disks that can be cut; configuration and sources lie elsewhere, so they survive. The
-    source is a subvolume, so what it was before a step is a snapshot.
+    """A rehearsal pool on disks that can be cut; configuration and sources are elsewhere, so they survive. The
+    source is a subvolume, so its state before a step is a snapshot.
     """
 
     def __init__(self, disks: CutDisks, seed: int) -> None:

@@ -82,7 +82,7 @@ def notes(pool: Path, host: str) -> dict[str, Any]:
 def facts(pool: Path) -> set[str]:
     """The facts of the pool, one per line: the backups, their states and their notes.
 
-    A note of a backup that is gone says nothing: a deletion that was cut left it (see stale_notes).
+    A note of a deleted backup proves nothing: an interrupted deletion left it (see stale_notes).
     """
     facts_of_pool = {f"{host}/{name} is there, {record['state']}" for host, name, record in backups(pool)}
     for host in sorted(path.name for path in (pool / "hosts").iterdir()):

@@ -2,9 +2,9 @@
 
     python -m bench.cut_worker IMAGE-DIR
 
-An order is a line of JSON on standard input, and the answer to each is a line on standard output: what the round found, or how it
-broke. All commands of all rounds are forked from one process too (tests/beds/preloaded.py), which saves what would be half of the
-processor time of a round.
+An order is a line of JSON on standard input, and the answer to each is a line on standard output: the result of the round, or its
+error. All commands of all rounds are forked from one process too (tests/beds/preloaded.py), which saves half of the processor time
+of a round.
 """
 
 import argparse
@@ -129,8 +129,8 @@ def _round(order: Order, image_dir: Path) -> Found:
 
 
 def _unshare_mounts() -> None:
-    """From now on nobody who makes a mount namespace of his own takes a copy of ours with it, which would keep it mounted; and we
-    keep none of other sessions.
+    """From now on, new mount namespaces of other processes contain no copies of this session's mounts, which would keep them
+    mounted; and this process keeps no mounts of other sessions.
     """
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS):
         raise OSError(ctypes.get_errno(), "unshare")

@@ -1,15 +1,15 @@
-"""From damaged addresses to every file in every backup: ours, and `btrfs inspect-internal logical-resolve` one by one.
+"""From damaged addresses to every file in every backup: by btrkeep, and by `btrfs inspect-internal logical-resolve` one by one.
 
     python -m bench.damage [--hosts 100] [--backups 32] [--files 10] [--rounds 3]
 
-Each host has some files of one extent, and each of its backups is a snapshot that shares them. Nothing is spoilt: the question is
-what refers to an address. Ours is a whole process, which opens the filesystem and is told the backups by the ids of their
-subvolumes. The program names inodes and subvolumes, and no path in those that are not mounted by themselves: it has less to do.
-Both sides have to name the same inodes.
+Each host has some files of one extent, and each of its backups is a snapshot that shares them. Nothing is damaged: the
+question is which files refer to an address. btrkeep runs as a whole process, which opens the filesystem and gets the ids of the
+backups' subvolumes. btrfs-progs prints inodes and subvolumes, and paths only in subvolumes that are mounted separately, so it has
+less to do. Both have to print the same inodes.
 
 Each side runs twice in each round: "cold" right after all caches were dropped, and "warm" after one run of the same that is not
-measured. Beside the seconds stand those of processor time, which other work on the machine changes less; of the program without
-what it costs this script to start it. The verdict: the lower ratio of the medians of the seconds.
+measured. Beside the seconds is the processor time, which other work on the machine changes less; for btrfs-progs without the
+cost of starting it from this script. The verdict: the lower ratio of the medians of the seconds.
 """
 
 import argparse

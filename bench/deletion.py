@@ -36,10 +36,10 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """`process`: seconds until the command came back; `seconds`: until the queue was empty; `settled`: until all was written.
+    """`process`: seconds until the command ended; `seconds`: until the queue was empty; `settled`: until all was written.
 
-    `cpu`: seconds of the command and its children, the kernel's cleaner is not among them. `idle`, `busy`: the writer's latencies
-    before and meanwhile, None without one. `places`: where the writes went to (bench.seeks), None when that was not traced.
+    `cpu`: seconds of the command and its children, without the kernel's cleaner. `idle`, `busy`: the writer's latencies before and
+    during the deletion, None without a writer. `places`: the positions of the writes (bench.seeks), None if not traced.
     """
 
     process: float

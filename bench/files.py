@@ -2,9 +2,9 @@
 
     python -m bench.files [--backups 34] [--names 100000] [--files 200000] [--against FOLDER] [--only PART ...] [--json]
 
-One host with so many backups, each a snapshot of the one before in which a few files changed; a folder with very many names, and a
-tree of many files. The sides of a part run by turns. Caches are warm after the first, unmeasured round; what the disks take
-otherwise is theirs. `--against` adds a checkout of another version, which runs in this one's Python.
+One host with many backups, each a snapshot of the one before in which a few files changed; a folder with very many names, and a
+tree of many files. The programs of a part run in turns. Caches are warm after the first, unmeasured round, so the time of the
+disks is not included. `--against` adds a checkout of another version, which runs in this one's Python.
 """
 
 import argparse
@@ -50,9 +50,9 @@ def fill(number: int, data: Path, names: int, files: int) -> None:
 
 
 class Part(NamedTuple):
-    """A command, and shell texts that do the same, by the name of their program.
+    """A command, and shell texts with the same effect, by the name of their program.
 
-    In both {old} and {new} are the oldest and the newest backup: its name for ours, else the folder with its files.
+    In both {old} and {new} are the oldest and the newest backup: its name for btrkeep, otherwise the folder with its files.
     """
 
     words: Sequence[str]

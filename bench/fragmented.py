@@ -1,11 +1,12 @@
-"""A pool whose free space is that of a backup server after some months: hosts, daily snapshots, changes, expiry, hosts that leave.
+"""A pool whose free space is that of a backup server after some months: hosts, daily snapshots, changes, expiry, hosts that are
+removed.
 
-Each day the newest snapshot of every host is snapshotted, some of its files are written anew and renamed into place, and what is
-older than ten days goes, but for one a week for four weeks. Hosts may be alike, or have mail (small files), documents (middling
-ones) and dumps (large ones); some of those leave in the last third of the time, with all of their snapshots.
+Each day the newest snapshot of every host is snapshotted, some of its files are written again and renamed into place, and snapshots
+older than ten days are deleted, except one a week for four weeks. Hosts may be alike, or have mail (small files), documents
+(middling ones) and dumps (large ones); some of those leave in the last third of the time, with all of their snapshots.
 
-A share of the files is written, with zeros, so that copies of the image are sparse; the kernel does not look at what it moves. The
-others are only allocated. They move as those do, byte for byte, but have no checksums to move with them.
+A share of the files is written, with zeros, so that copies of the image are sparse; the kernel does not read the data
+that it moves. The other files are only allocated. They move in the same way, byte for byte, but without checksums.
 """
 
 import os
@@ -25,9 +26,9 @@ _BLOCK = bytes(4 * MIB)
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What hosts of a kind have: `files` of them, sizes log-uniform in bytes, of which the share `changed` changes each day.
+    """The files of hosts of a kind: their number, log-uniform sizes in bytes, and the share that changes each day (`changed`).
 
-    `hosts`: how many are there from the start; `leaving`: the share of them that leaves in the last third of the time.
+    `hosts`: their number at the start; `leaving`: the share of them that is removed in the last third of the time.
     """
 
     name: str

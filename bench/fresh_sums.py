@@ -4,9 +4,9 @@
     python -m bench.fresh_sums --realistic
 
 Each night a tenth of every host's files is new. Both pools are on one filesystem, and take turns. A night varies by more than the
-checksums cost, so the night with them against the night without is told and judges nothing. The verdict is by the step, timed in
+checksums cost, so the ratio of the nights with and without them is printed but not judged. The verdict is by the step, timed in
 the night's process: its share of the processor time of all that night's processes, and of the time on the clock, as if the night
-waited for each of the steps. Blocks that were read from a disk meanwhile are counted, too.
+waited for each of the steps. Blocks that were read from a disk during the step are counted, too.
 
 --realistic: few hosts with many files, so that the run of each host takes a second or more, as in the night of a real site;
 otherwise a run takes 0.1 s, most of which is starting programs.

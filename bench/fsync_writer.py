@@ -2,7 +2,7 @@
 
     python -m bench.fsync_writer FILE [PAUSE]
 
-Between two writes is a pause of PAUSE seconds (0.01). It goes on until its standard input ends; then it prints, as JSON, one
+Between two writes is a pause of PAUSE seconds (0.01). It continues until its standard input ends; then it prints, as JSON, one
 [begin, seconds] for each write; begin is CLOCK_MONOTONIC, which all processes share. "ready" comes first, on a line of its own.
 """
 

@@ -1,7 +1,7 @@
 """Compares btrfs-heatmap with knorrie's, as whole processes, on a filesystem of 42 TiB; and checks that both draw the same.
 
 The filesystem is that of bench.scan, which takes less than 2 GB of disk. `--filesystem` measures one that is mounted already,
-which nobody may write to meanwhile. The peer is the Debian package btrfs-heatmap, run by Debian's Python.
+to which no program may write during that time. The peer is the Debian package btrfs-heatmap, run by Debian's Python.
 
     python -m bench.heatmap [--filesystem MOUNTPOINT] [--image-dir DIR] [--repeats N]
 """

@@ -1,4 +1,4 @@
-"""What the pool's copy of the history takes: its size, the CPU seconds to write and to bring it back, and memory.
+"""The cost of the pool's copy of the history: its size, the CPU seconds to write and to restore it, and memory.
 
     python -m bench.history_copy [--hosts 2800] [--backups 32]
 

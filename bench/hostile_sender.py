@@ -2,9 +2,9 @@
 
     python -m bench.hostile_sender [--only ATTACK ...] [--json]      # a quarter of an hour
 
-For each attack: a night in which the host does that and another one is honest, then one in which both are. Told are how long the
-attack went on, what became of it, how much memory rsync took at the most on this side, how much room the pool lost, and whether
-something is wrong: the honest host's backup, what lies elsewhere in its folder, the night after.
+For each attack: a night in which one host attacks and another one is honest, then a night in which both are honest. It prints the
+duration and the result of the attack, the peak memory of rsync on this server, the space that the pool lost, and errors in the
+honest host's backup, elsewhere in its folder, or in the night after.
 """
 
 import json

@@ -2,12 +2,12 @@
 
     python -m bench.import_ [--files 20000] [--kib 30] [--days 30] [--names 0] [--rounds 3]
 
-The history is made by `rsync --link-dest` on ext4: each day one file in a hundred is another. The pool is a btrfs on the same kind
-of disk. `cp -a` copies each file of the history once, under one name. With --names the memory of an import of so many empty files
-is measured as well. All times are until all is on the disk.
+The history is made by `rsync --link-dest` on ext4: each day one file in a hundred is new. The pool is a btrfs on the same kind
+of disk. `cp -a` copies each file of the history once, under one name. With --names the memory of an import of that many empty
+files is measured as well. All times are until all is on the disk.
 
-Beside the two stands the least that an import can do (`least`): it lists every tree with `find`, makes a snapshot for each, and
-copies with `cp -a` the names into it that are another file than the day before, which it was told.
+The third program is the minimum of an import (`least`): it lists every tree with `find`, makes a snapshot for each, and copies the
+new files of the day into it with `cp -a`; it gets their names as input.
 """
 
 import argparse

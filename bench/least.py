@@ -1,9 +1,9 @@
-"""The minimum that a process has to do for a night: for each host a snapshot, the rsync, a sync and the read-only flag.
+"""The minimum that a process has to do for a night: a snapshot, the rsync, a sync and the read-only flag for each host.
 
     python -m bench.least FILE NOTE AT_A_TIME
 
-FILE is a JSON list of [BASE, NEW, [RSYNC WORDS]]; a few threads work it off. No catalogue, no record, no lock, no look at what
-rsync says. NOTE gets the CPU seconds of this process, without rsync: what is left for a program that wants to do more.
+FILE is a JSON list of [BASE, NEW, [RSYNC WORDS]]; a few threads process it. No catalogue, no record, no lock, no check of
+rsync's output. NOTE gets the CPU seconds of this process, without rsync.
 """
 
 import json

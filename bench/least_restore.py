@@ -2,14 +2,14 @@
 
     python -m bench.least_restore SOURCE DESTINATION [--reflinks] [--steps previewed]
 
-It makes the system calls that a restore cannot do without, name after name, in one process. Each step includes those before it:
+It makes only the necessary system calls of a restore, name after name, in one process. Each step includes those before it:
 
-copied: each name looked at, made under its own name, with its attributes; in the end all is synced
-whole: a folder without folders in it gets its name when all is in it; others, and files in those, when they are dressed
-compared: afterwards a second look at each name, found anew, and at its attributes
-previewed: before anything is written, a look at all names, which is remembered
+copied: each name is read, and made under its own name, with its attributes; at the end all is synced
+whole: a folder without folders gets its name when it is complete; others, and files in those, when they have their attributes
+compared: afterwards each name is looked up and read again, with its attributes
+previewed: before anything is written, all names are read and remembered
 
-No reasons, no progress, nothing that is there already, no hostile names; an error ends it.
+No reasons, no progress, no existing files, no hostile names; an error ends it.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     python -m bench.little_memory [--hosts 625] [--backups 32] [--files 1000000] [--limits 256 128 64] [--only WORD ...]
 
 Each command runs once without a limit, which gives the peak of its largest process, and in a memory cgroup of each limit (MiB).
-It says which the kernel ends, and what was wrong afterwards: backups that are listed otherwise, a catalogue that SQLite calls
-damaged, a host that is not complete after the next run, something left running. Exit status 1 when something was. It needs root.
+It prints the commands that the kernel killed, and errors afterwards: a different list of backups, a catalogue that is damaged by
+SQLite's check, a host that is not complete after the next run, a process left running. Exit status 1 with any error. Needs root.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""A catalogue as a large pool has it, for the benchmarks: always the same one.
+"""The catalogue of a large pool, for the benchmarks: always the same one.
 
     python -m bench.make_catalogue STATE [--hosts 3000] [--backups 32]
 
 Each host has `--backups` backups: daily ones, then weekly, then monthly ones, written in the order of the nights, as a real
-catalogue grows, so that the rows of one host lie far apart in the file. Each backup has a run. Some are suspect or failed, some
+catalogue grows, so that the rows of one host are far apart in the file. Each backup has a run. Some are suspect or failed, some
 have warnings. bench/make_site.py makes that of a whole site as the dashboard shows it.
 """
 

@@ -2,9 +2,9 @@
 
     python -m bench.make_site STATE
 
-It is always the same one but for its clock: the last night is the one before `now`, so that hosts are as late as they are meant
-to be. `hostile=True` puts text into it that nobody should trust: markup, escapes, bytes that are not UTF-8, in every place where
-text of a host or of a person can stand. tests/beds/dashboard.py serves it to a real browser.
+It is always the same one except its clock: the last night is the one before `now`, so that hosts are as late as intended.
+`hostile=True` puts dangerous text into it: markup, escapes, bytes that are not UTF-8, in every place for text of a host or of a
+person. tests/beds/dashboard.py serves it to a real browser.
 """
 
 import argparse

@@ -4,9 +4,9 @@
 
 Each host's line is the bare one of bench.one_host. Both sides are whole processes. Our own CPU time is that of the backupd process
 itself, start-up included, without rsync and the other children. Its system part is mostly the kernel's committing of transactions
-(snapshot, sync, read-only), which in the shell's night the `btrfs` and `sync` processes do; so that the two can be compared, it is
-also told without these calls, and the CPU time of all processes together for both sides. A third night each time is that of the
-least that a process can do (bench.least): these three calls and rsync, and nothing else.
+(snapshot, sync, read-only), which in the shell's night the `btrfs` and `sync` processes do. So it is also printed without these
+calls, and so is the CPU time of all processes together for both. A third night each time is that of the minimal process
+(bench.least): only these three calls and rsync.
 """
 
 import argparse

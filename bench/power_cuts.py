@@ -2,15 +2,15 @@
 
 A round makes a pool, carries out the commands of one scenario and copies both disks, the pool's and the state folder's, at
 checkpoints and at random moments, with delayed writes held back (commit=300). A third of the rounds has disks with a write cache,
-which lose any part of what was written since the last flush; of another third every write and flush is recorded, and the copies
-are the disks at each flush. With --disks killed or logged the commands are carried out in virtual machines (bench/cut_machine.py),
-at the price of some minutes for each round. Each copy is then checked (btrfs check), mounted, compared by SHA-256 with what the
-sources were, given the command again and two runs, and compared once more; `list` has to be the same before and after `rebuild`. A
-defect is one line, with the words that repeat its round: the same sources and the same commands, at moments that are as near as the
+which lose any part of the writes since the last flush; of another third every write and flush is recorded, and the copies are the
+disks at each flush. With --disks killed or logged the commands are carried out in virtual machines (bench/cut_machine.py), at the
+price of some minutes for each round. Each copy is then checked (btrfs check), mounted, compared by SHA-256 with the sources of that
+time, given the command again and two runs, and compared once more; `list` has to be the same before and after `rebuild`. A defect
+is one line, with the words that repeat its round: the same sources and the same commands, at moments that are as near as the
 machine allows.
 
-Rounds follow one another, the scenarios in turn, until there were as many cuts as were asked for. With --record each round is a
-line of that file as soon as it has ended, and the same command goes on with the rounds that are not in there.
+Rounds follow one another, the scenarios in turn, until the requested number of cuts. With --record each round is a line of
+that file as soon as it has ended, and the same command continues with the rounds that are not in it.
 """
 
 import argparse

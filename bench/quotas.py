@@ -3,8 +3,8 @@
     python -m bench.quotas [--hosts 100] [--json]
 
 CPU time is that of all processes of a night, without the kernel's own threads. A deletion is that of all backups but the newest of
-each host, from the command until the kernel has dropped the last one. Enabling is that of a filesystem with so many subvolumes, and
-memory what the kernel's slabs of sysfs and of such sizes grew by meanwhile.
+each host, from the command until the kernel has dropped the last one. Enabling is that of a filesystem with that many subvolumes,
+and memory is the growth of the kernel's slabs of sysfs and of such sizes during it.
 """
 
 import argparse

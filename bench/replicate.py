@@ -3,8 +3,8 @@
     python -m bench.replicate [--hosts 100] [--files 100] [--nights 5] [--pairs 3] [--plan-hosts 2800] [--plan-backups 32]
 
 Both sides fetch the same backups into an empty filesystem each: of every host the first backup whole, the others as the difference
-to the one before. One file in a hundred has changed from night to night. Ours is the whole command, from a pool in a folder, so
-without ssh; once with one host at a time, as the loop, and once with four. The loop syncs its filesystem at the end.
+to the one before. One file in a hundred has changed from night to night. btrkeep runs as the whole command, from a pool in a
+folder, so without ssh; once with one host at a time, like the loop, and once with four. The loop syncs its filesystem at the end.
 """
 
 import argparse

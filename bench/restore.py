@@ -5,7 +5,7 @@
 One backup with a tree of each kind (see restore_trees). Each part restores one tree to a fresh folder of an ext4, or of the pool's
 own filesystem, or to a host by a real sshd, or writes an archive into a pipe. Ratios are those of the runs of a round to the first
 side. In the cold part caches are dropped before each run; before the others the first side runs once unmeasured. A run ends with
-its process, whatever is not on the disk by then, and all is written out before the next one. A missing peer is named.
+its process, even if data is not on the disk by then, and all is written out before the next one. A missing peer is named.
 """
 
 import argparse

@@ -2,15 +2,15 @@
 
     python -m bench.rsnapshot_night [--cache cold] [--json]
 
-Both keep two days of the same host on the same btrfs; who is first alternates. rsnapshot (package rsnapshot, settings as Debian
-ships them but for `link_dest 1`, `retain alpha 2` and the paths; sync_first stays 0) first removes its oldest day by rm -rf, then
-links and copies; its night ends with `btrfs filesystem sync`. Ours deletes its oldest backup first too (`btrfs subvolume delete`,
-which `backupd expire` will do, and `btrfs filesystem sync`, which wakes the cleaner), then comes `backupd run`, and the night ends
-when the kernel has dropped the old one and no deleted subvolume is listed any more. (`btrfs subvolume sync` would wait for the
-same, but looks only once a second.) A cold night begins with empty caches for files, folders and metadata of the whole machine.
+Both keep two days of the same host on the same btrfs; the order alternates. rsnapshot (package rsnapshot, settings as Debian ships
+them except `link_dest 1`, `retain alpha 2` and the paths; sync_first stays 0) first removes its oldest day by rm -rf, then links
+and copies; its night ends with `btrfs filesystem sync`. btrkeep's night deletes its oldest backup first too (`btrfs subvolume
+delete`, as `backupd expire` does, and `btrfs filesystem sync`, which wakes the cleaner), then comes `backupd run`, and the night
+ends when the kernel has dropped the old one and no deleted subvolume is listed any more. (`btrfs subvolume sync` would wait for the
+same, but checks only once a second.) A cold night begins with empty caches for files, folders and metadata of the whole machine.
 
-Debian's rsnapshot calls rsync with -a: neither ACLs nor xattrs nor hard links, which ours keeps and which are half of its rsync's
-time. `--rsync-args=-aHAX` lets rsnapshot keep the same.
+Debian's rsnapshot calls rsync with -a: neither ACLs nor xattrs nor hard links, which btrkeep keeps and which take half of its
+rsync's time. `--rsync-args=-aHAX` lets rsnapshot keep the same.
 """
 
 import argparse

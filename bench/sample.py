@@ -1,4 +1,4 @@
-"""What one `backupd sample` takes: whole processes, with a catalogue of months behind them.
+"""The cost of one `backupd sample`: whole processes, with a catalogue of months behind them.
 
     python -m bench.sample [--rounds 20] [--json]
 

@@ -1,4 +1,4 @@
-"""What the comparison of all backups with their seals costs: one pass through the root tree of a pool with that many snapshots.
+"""The cost of the comparison of all backups with their seals: one pass through the root tree of a pool with that many snapshots.
 
 python -m bench.seals --snapshots 90000
 """

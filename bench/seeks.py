@@ -1,8 +1,8 @@
 """How scattered the writes to a device were, from the kernel's trace of its requests (block_rq_issue).
 
-Requests are looked at 64 at a time, sorted by place, as the queue of a disk may sort them; one that does not begin where the one
-before it ends is a new place to go to. On memory and flash that costs little; on rotating disks and storage that keeps parity it is
-what writing costs.
+Requests are taken 64 at a time, sorted by position, as the queue of a disk may sort them; one that does not begin at the end of
+the one before it is a seek. On memory and flash that costs little; on rotating disks and storage with parity it is the main cost of
+writing.
 """
 
 import os

@@ -2,8 +2,8 @@
 
     python -m bench.siblings [--source /usr/share] [--hosts 10]
 
-Each host is local and new, and backed up once, one after the other; another one that shares nothing comes last. What is used is
-that of the filesystem, data and metadata, with the second copy of the metadata. The verdict: all hosts against one, within 1.3.
+Each host is local and new, and backed up once, one after the other; a host that shares nothing comes last. Used space is that of
+the filesystem, data and metadata, with the second copy of the metadata. The verdict: all hosts against one, within 1.3.
 """
 
 import argparse

@@ -1,12 +1,12 @@
 """How long until a fault is reported? Makes the faults of bench/silence_faults.py on a booted backup server, one after the
-other, and asks the four places that report: `backupd status`, the overview, the metrics, and a webhook.
+other, and reads the four places that report: `backupd status`, the overview, the metrics, and a webhook.
 
 The server is a Debian in a container under real systemd, with btrkeep installed by install.sh; hosts are real sshd processes, the
-pool is a real raid1 on loop devices. Nights without a fault come first: in these no place may report anything. What systemd's
-timers would start is started at once, so the seconds do not have the time until the timer elapses: up to five minutes for messages
-and samples, a quarter of an hour for runs. Nights are simulated: the clocks of all programs but systemd itself are moved.
+pool is a real raid1 on loop devices. Nights without a fault come first: in these no place may report anything. The services
+of systemd's timers are started at once, so the seconds do not include the time until the timer elapses: up to five minutes for
+messages and samples, a quarter of an hour for runs. Nights are simulated: the clocks of all programs but systemd itself are moved.
 
-With --record FILE a run that was ended goes on where it was. A fault that a place does not report is listed as "not told". A fault
+With --record FILE an interrupted run continues. A fault that a place does not report is listed as "not told". A fault
 that leaves something behind, or ends the machine, is a failed row; the others are made on a machine that is booted for them.
 """
 

@@ -1,4 +1,4 @@
-"""What bench.silence does to the machine: how each fault is made, and how it is undone; and the type of a fault.
+"""The actions of bench.silence on the machine: how each fault is made, and how it is undone; and the type of a fault.
 
 A function that is called in the table of faults returns an act; one that is named there is an act itself.
 """
@@ -20,10 +20,10 @@ Act = Callable[[Machine], object]
 class Fault:
     """One fault.
 
-    `make`, `undo`: what is done. `words`: a pattern that a complaint of status, overview and webhook must match. `jobs`: services
-    that are started after it is made, as their timers would. `nights`: how many simulated nights it may take to be reported; 0: it
-    is made by day, and no time passes. `days`: how long one of these nights is. `wait`: seconds that pass before a second look, if
-    the first one does not show it. `places`: who must report it; `because`: why not all four. `after`: services that run after it
+    `make`, `undo`: the actions. `words`: a pattern that a complaint of status, overview and webhook must match. `jobs`: services
+    that are started after it is made, as by their timers. `nights`: how many simulated nights it may take to be reported; 0: it is
+    made by day, and no time passes. `days`: how long one of these nights is. `wait`: seconds before a second reading, if the first
+    one does not show it. `places`: the places that must report it; `because`: why not all four. `after`: services that run after it
     is undone.
     """
 

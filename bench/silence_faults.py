@@ -1,7 +1,7 @@
-"""The faults of bench.silence, as a table: how each is made and undone, and who must report it, in which words, after how long.
+"""The faults of bench.silence, as a table: how each is made and undone, and where it must be reported, in which words, how soon.
 
-Kinds are the sections of the issue that asked for the bench. A: nothing runs, and nobody would hear of it. B: a condition that
-lasts. C: reasons. D: what reports is itself at fault. E: the pool and the copies on the second day.
+Kinds are the sections of the issue that asked for the bench. A: nothing runs, and no report would show it. B: a condition that
+lasts. C: reasons. D: a fault of the reporting program itself. E: the pool and the copies on the second day.
 """
 
 import shutil

@@ -3,10 +3,11 @@
     python -m bench.soak [--nights 60] [--hosts 100] [--seed 1] [--out FOLDER] [--json]
 
 Each night the files of all hosts change; then come run, expire, replicate to a second pool and expire there, verify, and balance.
-Faults are drawn from the seed (bench/soak_faults.py). After each night: every backup that is called complete is compared with what
-its source was, by checksums of our own; what the retention keeps must be there; mount options, mounts, locks, processes, catalogue
-against pool. In the end all backups of both pools are compared again, and the figures of the nights are judged: whether they creep
-(bench/soak_verdict.py). --out gets soak.json, also when it is interrupted, and soak.svg. Exit status 1 when something was wrong.
+Faults are drawn from the seed (bench/soak_faults.py). After each night: every complete backup is compared with its source at that
+time, by checksums of this bench; all backups that the retention keeps must exist; mount options, mounts, locks, processes,
+catalogue against pool. At the end all backups of both pools are compared again, and the figures of the nights are judged: whether
+they creep (bench/soak_verdict.py). --out gets soak.json, also when it is interrupted, and soak.svg. Exit status 1 when something
+was wrong.
 """
 
 import argparse

@@ -1,14 +1,14 @@
 """The faults of bench.soak: which night has which, drawn from a seed, and how each is caused. A night may have several.
 
-run killed, expire killed, replicate killed, balance killed: SIGKILL at a checkpoint of that command, wherever it is then
-source away         a host's folder is not there
+run killed, expire killed, replicate killed, balance killed: SIGKILL at a random checkpoint of that command
+source away         a host's folder is missing
 host unreachable    its ssh ends with 255
-host stalls         its rsync says nothing any more
+host stalls         its rsync sends nothing any longer
 connection lost     its ssh ends in the middle of the transfer
 unreadable file     a disk of the host fails to read one file (EIO)
-pool full           the pool has room for a few MiB, or none
-state full          the disk of the catalogue has no room
-catalogue lost      the state folder is gone in the morning, `backupd rebuild` makes it anew
+pool full           the pool has a few MiB of free space, or none
+state full          the disk of the catalogue has no free space
+catalogue lost      the state folder is missing in the morning, `backupd rebuild` makes it again
 server off          no command runs in that night
 """
 

@@ -1,8 +1,8 @@
 """The minimum size of a soak's backups, calculated from the changes alone. Pure.
 
-btrfs keeps the whole of an extent as long as any block of it is in some backup. A file that is changed in place, some blocks a
-night, so holds all of what it was made of until each of its blocks was replaced: what is used grows for as long as files live, long
-after each night deletes as many backups as it makes. Only what is used beyond that has leaked.
+btrfs keeps a whole extent as long as any block of it is in some backup. So a file that is changed in place, some blocks a night,
+keeps all of its extents until each of their blocks was replaced: the used space grows as long as files live, long after each night
+deletes as many backups as it makes. Only used space beyond that has leaked.
 """
 
 from bisect import bisect_right

@@ -1,7 +1,7 @@
 """The site of bench.soak: hosts whose files change every day, a pool that they are backed up to, and a pool that fetches from it.
 
-What the hosts' files were is kept here, by checksums of our own (`Truth`). There are three filesystems: the hosts' disks, the pool
-and the second pool. The first pool's state folder is on a small disk of its own, which can be full.
+The state of the hosts' files is kept here, by checksums of this bench (`Truth`). There are three filesystems: the hosts' disks, the
+pool and the second pool. The first pool's state folder is on a small disk of its own, which can be full.
 """
 
 import random

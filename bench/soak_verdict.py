@@ -1,4 +1,4 @@
-"""What bench.soak concludes from its figures: whether one creeps over the nights. Pure.
+"""The verdict of bench.soak about its figures: whether one creeps over the nights. Pure.
 
 Nights are not independent of each other: a backup stays for weeks, a balance is felt for days. So the uncertainty of a slope is
 that of a moving block bootstrap, which draws whole weeks of residuals.

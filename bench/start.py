@@ -1,9 +1,9 @@
-"""What a command takes before it does anything: whole processes, against those of another checkout, one after the other.
+"""The cost of starting a command: whole processes, compared with those of another checkout, one after the other.
 
     python -m bench.start [--against FOLDER] [--times 9] [--json]
 
-The other checkout has its own environment in .venv. CPU time, user and system: the wall's time of something so short is the
-machine's mood.
+The other checkout has its own environment in .venv. CPU time, user and system, because the elapsed time of such a short
+process depends mostly on other work of the machine.
 """
 
 import argparse

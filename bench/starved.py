@@ -2,8 +2,8 @@
 
     python -m bench.starved [--hosts 30] [--pages N] [--only NAME ...] [--json]
 
-Each trial says what came out, and what was wrong: a traceback, a host that is not complete afterwards, something left running, a
-command that takes longer than its bound. Exit status 1 when something was. The cgroups need root.
+Each trial prints its result and its errors: a traceback, a host that is not complete afterwards, a process left running, a command
+that takes longer than its limit. Exit status 1 with any error. The cgroups need root.
 """
 
 import json

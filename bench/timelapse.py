@@ -1,7 +1,7 @@
 """A year of daily states of a filesystem of 42 TiB becomes a timelapse: `python -m bench.timelapse` from the top folder.
 
-The states are made, recorded and then drawn by the very program that an operator would start, as a process of its own: what it
-takes, and how much memory, is what is printed. Neither root nor btrfs is needed.
+The states are made, recorded and then drawn by the installed program, as a separate process; its time and memory are printed.
+Neither root nor btrfs is needed.
 """
 
 import json

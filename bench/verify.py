@@ -1,12 +1,12 @@
-"""Reading backups back, side by side: `backupd verify`, b2sum, sha256sum, cat, a scrub, and what restic and borg do for it.
+"""Reading backups back, side by side: `backupd verify`, b2sum, sha256sum, cat, a scrub, and the checks of restic and borg.
 
     python -m bench.verify [--files 30000] [--mib 1900] [--rounds 3]
 
-One backup of random data. Caches are dropped before each; ours reads once for the first time, and once compares with what it has
-recorded. restic (check --read-data) and borg (check --verify-data) have the same data in a repository of their own on the same
-filesystem; a peer that is not installed is named as missing. The verdict: ours against the faster of b2sum and cat, and against
+One backup of random data. Caches are dropped before each; btrkeep reads once for the first time, and once compares with its
+records. restic (check --read-data) and borg (check --verify-data) have the same data in a repository of their own on the same
+filesystem; a peer that is not installed is named as missing. The verdict: btrkeep against the faster of b2sum and cat, and against
 restic and borg. "cat, each CPU" reads as many files at once as there are processors. "C, SHA-256" is read_files.c with eight
-threads, what the same costs without an interpreter; it needs a compiler and libssl-dev.
+threads, the cost without an interpreter; it needs a compiler and libssl-dev.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 """The dashboard under load: 3,000 hosts with 34 backups each, 20 clients, btrkeep-web as a process of its own without rights.
 
-First each page alone, one request after the other: what it takes from the first byte asked to the last one read, which is a little
-more than the server's own time. Then 20 clients at once, each with a connection of its own, for some seconds a page; and once more
-while a night writes its progress into the catalogue five times a second. Memory is the peak of the process over all of it (VmHWM).
+First each page alone, one request after the other: the time from the first byte of the request to the last one read, which is a
+little more than the server's own time. Then 20 clients at once, each with a connection of its own, for some seconds a page; and
+once more while a night writes its progress into the catalogue five times a second. Memory is the peak of the process over all of it
+(VmHWM).
 
     python -m bench.web_load [--hosts 3000] [--backups 34] [--clients 20] [--seconds 10] [--state DIR] [--json]
 """

@@ -156,6 +156,8 @@ class ConditionKind(StrEnum):
 
     DELETIONS_SKIPPED = "deletions-skipped"
     EMPTIED = "emptied"
+    DUMP_FAILED = "dump-failed"
+    NO_SNAPSHOT = "no-snapshot"
     UNREADABLE = "unreadable"
     NOT_TRANSFERRED = "not-transferred"
     NOT_KEPT = "not-kept"
@@ -165,7 +167,7 @@ class ConditionKind(StrEnum):
 
 
 STANDING = frozenset({ConditionKind.LEFT_OUT, ConditionKind.FETCHED_TWICE})
-"""Effects of the configuration: they are reported as long as they last, and are no alarm."""
+"""Effects of the configuration: they are reported as long as they last, and raise no alarm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,7 @@ class Condition:
     """A condition of a backup."""
 
     key: ConditionKey
-    """Which condition."""
+    """The condition."""
     since: datetime
     """When the first of the successive backups with it started."""
     times: int = 1

@@ -91,6 +91,9 @@ class PoolUnusable(OperatorError):
     exit_code = Exit.UNUSABLE
 
 
+READ_ONLY_HINT = "check the kernel's messages (dmesg), then mount it read-write"
+"""What to do about a pool that is read-only."""
+
 _NEAR = 0.66  # difflib's ratio for one wrong, missing or additional letter
 
 

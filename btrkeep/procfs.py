@@ -87,7 +87,7 @@ class Mount:
     target: Path
     """The mount point."""
     source: str
-    """What is mounted."""
+    """The mounted device or filesystem."""
     filesystem: str
     """Its type."""
     root: str

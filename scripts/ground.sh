@@ -10,7 +10,7 @@
 # What the programs call, with what the demonstration calls, and what only the tests call. Nothing else lists packages.
 RUN_PACKAGES=(rsync bubblewrap btrfs-progs openssh-client python3-venv util-linux mount)
 PACKAGES=("${RUN_PACKAGES[@]}" openssh-server acl attr e2fsprogs libcap2-bin procps sqlite3 git)
-DEV_PACKAGES=(btrfs-heatmap chromium curl fuse3 groff-base libnbd-bin man-db mmdebstrap nbdkit nftables patch prometheus rclone restic rsnapshot shellcheck systemd-container unzip)
+DEV_PACKAGES=(btrfs-heatmap chromium curl fuse3 groff-base libnbd-bin man-db mariadb-client mariadb-server-core mmdebstrap nbdkit nftables patch prometheus rclone restic rsnapshot shellcheck systemd-container unzip)
 
 GROUND_TOP=$PWD
 VENV=$GROUND_TOP/.venv

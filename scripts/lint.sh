@@ -1,9 +1,9 @@
 #!/bin/bash
 # scripts/lint.sh [--changed]
 #
-# Runs the linter, the formatter and mypy on everything; with --changed mypy checks only the files that differ from the branch
-# main, or are not committed. It needs the virtual environment that ./test.sh makes. The exit status is 1 if one of them reports
-# something.
+# Runs the linter, the formatter and mypy on everything; with --changed mypy checks only the files that differ from origin/main
+# (without it, from main) or are not committed. It needs the virtual environment that ./test.sh makes. The exit status is 1 if one of
+# them reports something.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 python=.venv/bin/python
@@ -11,7 +11,7 @@ python=.venv/bin/python
 # The Python files that mypy is asked about, with a zero byte after each; not setup.py, for setuptools has no types here.
 changed() {
     local since
-    since=$(git merge-base HEAD main 2>/dev/null || git rev-parse HEAD)
+    since=$(git merge-base HEAD origin/main 2>/dev/null || git merge-base HEAD main 2>/dev/null || git rev-parse HEAD)
     { git diff -z --name-only --diff-filter=d "$since"; git ls-files -z --others --exclude-standard; } | grep -z '\.py$' | grep -zvx 'setup\.py' | sort -zu
 }
 

@@ -3,7 +3,8 @@
     python -m scripts.mutate btrkeep/decisions/retention.py --count 40 --seed 1 --tests tests/backupd/test_retention.py
 
 The places are drawn by the seed from all modules named. What passes `--tests` is run against the tests of `--then`. Only tests of
-the gate are run. Exit status 1 if a change survives: it needs a test, or a reason why nobody could notice it.
+the gate are run, and the modules of `--also`. Exit status 1 if a change survives: it needs a test, or a reason why nobody could
+notice it.
 
 The tests are collected once. Each change is made in a process forked from there, and in the copy for the commands that tests start.
 """
@@ -272,13 +273,13 @@ def _copied(folder: Path) -> None:
             shutil.copy2(TOP / name, folder / name, follow_symlinks=False)
 
 
-def _killers(folder: Path, wanted: Sequence[Mutation], tests: Sequence[str]) -> dict[Mutation, str]:
+def _killers(folder: Path, wanted: Sequence[Mutation], tests: Sequence[str], also: Sequence[str]) -> dict[Mutation, str]:
     """Returns the test that fails for each change, "" for those that no test notices."""
     words = [sys.executable, "-m", "pytest", "-p", "scripts.mutate", "-q", "-s", "--gate", "--hypothesis-seed=1"]
     environment = {**os.environ, "PYTHONPATH": str(folder), _WANTED: json.dumps([(each.module, each.place) for each in wanted])}
     answers = {}
     by_place = {(each.module, each.place): each for each in wanted}
-    words += ["-p", "no:cacheprovider", "-o", "timeout=120", *tests]
+    words += ["-p", "no:cacheprovider", "-o", "timeout=120", *(f"--also={module}" for module in also), *tests]
     with subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
         for line in process.stderr:
@@ -300,6 +301,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--tests", nargs="+", required=True)
     parser.add_argument("--then", nargs="+", default=[])
+    parser.add_argument(
+        "--also", nargs="+", default=[], metavar="MODULE", help="modules of tests that run although they are not in the gate"
+    )
     parser.add_argument("--only", nargs="+", metavar="MODULE#PLACE", help="of the drawn changes only these, to try survivors again")
     asked = parser.parse_args()
     every = [change for module in asked.modules for change in mutations(module, (TOP / module).read_text(encoding="utf-8"))]
@@ -309,7 +313,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-", dir="/var/tmp") as name:
         _copied(Path(name))
         for tests in filter(None, (asked.tests, asked.then)):
-            killers = _killers(Path(name), left, tests) if left else {}
+            killers = _killers(Path(name), left, tests, asked.also) if left else {}
             left = [change for change in left if not killers[change]]
     for change in left:
         print(f"SURVIVED {change}")

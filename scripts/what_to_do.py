@@ -58,7 +58,10 @@ def _messages() -> dict[tuple[str, str], tuple[str, ...]]:
     return {
         (kinds.FAILURE, kinds.HOST): (alarm_messages.failing("web1", "failed", "REASON"),),
         (kinds.SUSPECT, kinds.HOST): (alarm_messages.suspect("web1", "REASON"),),
-        (kinds.SILENT, kinds.HOST): (alarm_messages.silent("web1", 3 * DAY), alarm_messages.never_complete("web1", 3 * DAY)),
+        (kinds.SILENT, kinds.HOST): (
+            alarm_messages.silent("web1", 3 * DAY, "REASON"),
+            alarm_messages.never_complete("web1", 3 * DAY),
+        ),
         (kinds.FAILURE, kinds.POOL): (alarm_messages.unusable("REASON"),),
         (kinds.FAILURE, kinds.EXPIRY): (alarm_messages.job_failed(kinds.EXPIRY, "failed", "REASON"),),
         (kinds.FAILURE, kinds.BALANCE): (alarm_messages.job_failed(kinds.BALANCE, "failed", "REASON"),),

@@ -208,9 +208,10 @@ def _again(item: pytest.Item) -> None:
 
 
 def _enter(room: BinaryIO, how: int) -> None:
-    """Every worker locks the door to enter, so that one that waits for the empty room is not overtaken for ever.
+    """Every worker takes the door's lock before the room's, so that a worker that waits for the empty room is not overtaken for
+    ever.
 
-    Both locks lie on files that are there anyway. Whoever is in the room leaves it first: else two who want it for themselves would
+    Both locks are on files that exist anyway. A worker in the room leaves it first: otherwise two that want it for themselves would
     wait for each other.
     """
     fcntl.flock(room, fcntl.LOCK_UN)

@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.root, pytest.mark.
 # A server and a btrkeep command without rights, a stand-in for ssh, and a signal that nohup ignores.
 CHOSEN = (
     "tests/test_beds.py::test_who_has_no_rights_runs_the_code_of_this_checkout_and_may_not_change_it",
-    "tests/web/test_gate_cli.py::test_somebody_logs_in_over_a_socket_and_sees_a_page",
-    "tests/backupd/test_cli_pool.py::test_somebody_who_is_not_root_is_told_so_in_one_line[status]",
+    "tests/web/test_gate_cli.py::test_a_user_logs_in_over_a_socket_and_sees_a_page",
+    "tests/backupd/test_cli_pool.py::test_a_user_other_than_root_gets_one_line_that_says_so[status]",
     "tests/backupd/test_command.py::test_the_probe_of_a_source_that_is_missing_fails",
     "tests/btrfs/test_signals.py::test_a_terminal_that_goes_away_stops_the_run_cleanly[lines]",
 )

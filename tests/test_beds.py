@@ -178,6 +178,42 @@ def test_a_loop_device_that_is_open_for_a_moment_longer_is_gone_when_its_folder_
     closing.join()
 
 
+@pytest.mark.root
+def test_a_folder_that_its_user_may_not_read_is_removed_and_a_symlink_opens_no_other(place: Path) -> None:
+    """Tests of --unit make such folders, and an ordinary user's session would leave them in memory."""
+    place.chmod(0o777)
+    (place / "other").mkdir(mode=0o711)
+    code = """
+import sys
+from pathlib import Path
+from tests.beds import session
+top = Path(sys.argv[1]) / "top"
+(top / "closed/inner").mkdir(parents=True)
+(top / "closed/inner/other").symlink_to("../../../other")
+for folder in ("closed/inner", "closed"):
+    (top / folder).chmod(0)
+print(session.remove(top), top.exists())
+"""
+    words = readable().run_as(NOBODY, "-c", code, place)
+    assert work(*words, env=readable().environment, cwd=Path("/")).stdout == "[] False\n"
+    assert (place / "other").stat().st_mode & 0o777 == 0o711
+
+
+def test_what_a_command_leaves_elsewhere_in_memory_is_gone_with_its_session(tmp_path: Path) -> None:
+    """The memory of sent alarms, when a test fails before the state folder can be used again."""
+    (tmp_path / "memory").mkdir()
+    code = f"""
+from pathlib import Path
+from tests.beds import session
+session.remove_at_end(Path({str(tmp_path / "memory")!r}))
+session.end_session(f"{{session.PREFIX}}1-1")
+print(Path({str(tmp_path / "memory")!r}).exists())
+session.end_session(session.own_name())
+"""
+    assert work(sys.executable, "-c", code, env={"PYTHONPATH": str(TOP)}).stdout == "True\n"
+    assert not (tmp_path / "memory").exists()
+
+
 # The session as a whole: other pytest processes, with a test file of their own and our conftest as a plugin.
 
 RESTLESS = """
@@ -293,7 +329,7 @@ def test_what_a_killed_session_left_is_cleared_away_by_the_next_one(tmp_path: Pa
     assert traces_of(names, place) == []
 
 
-def test_a_session_that_lives_is_nobodys_to_clear_away() -> None:
+def test_a_running_session_is_not_cleared_away() -> None:
     session.folder()
     assert session.is_alive(session.own_name())
     assert session.own_name() not in session.dead_sessions()

@@ -1,4 +1,4 @@
-"""What a benchmark must not get wrong: a false figure, a command that failed unseen, anything left behind.
+"""Errors that a benchmark must not make: a false figure, a command that failed unseen, anything left behind.
 
 Administrators choose by the figures in docs/benchmarks.rst. If these tests fail, a figure there may be that of a failed command.
 """

@@ -1,6 +1,6 @@
 """The figures of the benchmark of growth with the number of hosts.
 
-If they are wrong, a command that becomes slow with many hosts has a figure that says that it does not.
+If they are wrong, a command that becomes slow with many hosts has a good figure.
 """
 
 import sys

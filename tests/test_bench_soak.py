@@ -1,4 +1,4 @@
-"""The soak: what it concludes from made-up nights, which faults it draws, and once through in a tiny size with planted defects.
+"""The soak: its verdict about made-up nights, the faults that it draws, and one small run with planted defects.
 
 If it is blind, a leak of memory or space, or a backup that differs from its source, passes weeks of nights unseen.
 """

@@ -1,8 +1,8 @@
 """demo.sh as a new user runs it: it succeeds, it can be interrupted anywhere, and leaves nothing behind.
 
-What it says and shows, that it goes on after a kill, and an end while a deleted backup is being read is seen in the long form only.
+Only the long form tests its output, its continuation after a kill, and an end while a deleted backup is being read.
 
-It is typed by who has not decided yet, as root: what it leaves behind stays on that machine.
+Users who have not decided yet run it as root: anything that it leaves behind stays on that machine.
 """
 
 import os
@@ -177,7 +177,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_one_at_the_same_time_i
 
 
 @pytest.mark.long
-def test_ctrl_c_while_somebody_reads_in_a_deleted_backup_leaves_nothing(place: Path) -> None:
+def test_ctrl_c_while_a_deleted_backup_is_read_leaves_nothing(place: Path) -> None:
     with demo_at("$ backupd --config weeks.toml expire --now 2026-11-05", "--no-serve", "--in", place) as process:
         assert len([line for line in left_in(place) if " btrfs " in line]) == 2
         process.send_signal(signal.SIGINT)
@@ -220,6 +220,6 @@ def test_a_folder_that_is_not_its_own_is_left_alone(place: Path) -> None:
     mine.parent.rmdir()
 
 
-def test_help_is_for_everybody_and_an_unknown_option_is_refused() -> None:
+def test_help_needs_no_root_and_an_unknown_option_is_refused() -> None:
     assert "--keep" in work(*without_rights(), readable().top / "demo.sh", "--help", cwd=Path("/")).stdout
     assert demo("--no-such-thing", check=False).returncode == 2

@@ -1,7 +1,7 @@
 """Foreign bytes from a fuzzer that follows the coverage: two seconds for each target; bench.fuzz has the hour.
 
-And thirty inputs: a slow machine has not even begun after two seconds. The long form has ten. What was once found is among the
-first inputs, and in tests of its own.
+And thirty inputs: a slow machine has not even started after two seconds. The long form has ten. Inputs that once found an error are
+among the first ones, and in separate tests.
 
 Without them, bytes of a hostile host could end a program with a traceback, and the night with it.
 """

@@ -1,8 +1,8 @@
 """The table of remedies: each command that a program prints as advice is typed by a test, or has one of a few fixed reasons.
 
-tests/*/test_remedies*.py type most of those that change something, in the state that prints them. What only reads is known by its
-name; tests/btrfs/test_remedies_looks.py types all of it on one site. A command that is printed from now on has to be added to
-one of them.
+tests/*/test_remedies*.py type most of those that change something, in the state that prints them. Commands that only read are
+listed by name; tests/btrfs/test_remedies_looks.py types all of them on one site. A command that is printed from now on has to be
+added to one of them.
 
 Otherwise an administrator types what a message advises and gets an error.
 """
@@ -158,6 +158,8 @@ TYPED_BY = {  # tests of other modules that type a command where it is printed, 
     "backupd verify --against-source {}": "tests/btrfs/test_verify_source.py::test_of_a_host_that_fails_nothing_is_recorded",
     "backupd dedupe": "tests/btrfs/test_dedupe.py::test_equal_files_share_whatever_they_are_called_and_nothing_else_changes",
     "{} host test {}": "tests/btrfs/test_fetched_twice.py::test_a_bind_mount_is_named_by_connect_and_after_the_night",
+    "backupd setup --host {} --no-run": "tests/btrfs/test_source_restores.py::"
+    "test_with_the_two_lines_that_setup_prints_a_host_is_backed_up_and_files_come_back",
     "backupd setup": "tests/backupd/test_cli_setup.py::test_a_new_host_is_trusted_and_let_in_step_by_step",
     "{} setup --host {} --accept-host-key --no-run": "tests/backupd/test_cli_host.py::"
     "test_a_host_over_ssh_is_added_tested_backed_up_and_removed_with_its_backups_left",

@@ -108,7 +108,7 @@ def uses_of_all() -> dict[str, set[str]]:
 
 
 def graph(cut: int | None = None) -> dict[str, set[str]]:
-    """Who imports whom, by the first `cut` parts of the names (None: modules). Imports in functions count too.
+    """Returns which modules import which, by the first `cut` parts of the names (None: modules). Imports in functions count too.
 
     The commands of a feature are above all features, so they count as a room of their own.
     """
@@ -283,7 +283,7 @@ def foreign_owners(owners: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     return {name: who for name, who in others.items() if who}
 
 
-def test_our_import_names_belong_to_nobody_else_here() -> None:
+def test_our_import_names_belong_to_no_other_package_here() -> None:
     assert foreign_owners(packages_distributions()) == {}
 
 

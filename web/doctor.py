@@ -27,7 +27,7 @@ class FindingView:
     what: str
     """What was found."""
     why: str
-    """What it leads to."""
+    """Its consequences."""
     risk: str
     """What may go wrong with the commands; "": nothing."""
     commands: tuple[str, ...]

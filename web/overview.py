@@ -48,7 +48,7 @@ class PoolSummary:
     orphans: int | None
     """Number of deleted subvolumes that wait for the cleaner; null: unknown."""
     score: float | None
-    """Of the free space; null: it was not scored."""
+    """The score of the free space; null: it was not scored."""
     allocated_full: Outlook
     """When all space is allocated, by the growth of the last half year."""
     used_full: Outlook
@@ -230,7 +230,7 @@ def pool_summary(source: RequestContext) -> PoolSummary | None:
 def _verified(source: RequestContext, viewer: Viewer) -> str:
     catalogue, now = source.catalogue, source.now
     looks, damaged = source.cached(
-        ("looks",), lambda: (last_reads(catalogue, catalogue.oldest_backups(), now), catalogue.damaged_files())
+        ("looks",), lambda: (last_reads(catalogue, catalogue.oldest_backups(), now), catalogue.unrepaired_files())
     )
     mine = {host: last for host, last in looks.items() if viewer.may_see(host)}
     return verification_sentence(mine, sum(viewer.may_see(host) for host, _ in damaged), source.now)

@@ -85,7 +85,7 @@ _OF_EXIT = {
     4: "the pool could not be used",
 }
 _GENERAL = {
-    CONDITION: "for several nights, files could not be read, or deletions could not be applied",
+    CONDITION: "for several nights, files could not be read, deletions could not be applied, or dumps or snapshots failed",
     HOST_KEY: "its host key differs from the recorded one",
 }
 _CATALOGUE = "the dashboard has no current data"
@@ -142,8 +142,10 @@ def host_alarm(alarm: StoredAlarm, host: str) -> str:
     """Returns the text of an alarm about a host that the viewer may see: made again from the state of the host's newest backup or
     run.
     """
-    if alarm.what == SILENT or not _is_of_limited():  # the text about silence is only a time
+    if not _is_of_limited():
         return alarm.text
+    if alarm.what == SILENT:  # the time, without the reason, which has its own alarm
+        return f"{host}: {alarm.text.removeprefix(f'{host}: ').partition(': ')[0]}"
     if alarm.about.kind != HOST:
         return f"{host}: {_GENERAL.get(alarm.about.kind, WITHHELD)}"
     request_context = source()

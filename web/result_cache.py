@@ -169,7 +169,7 @@ class ResultCache:
             self._total -= self._size(oldest.value)
 
     def _drop_unusable(self) -> None:
-        """Removes old results: clients choose keys, and there would be a result of each for ever."""
+        """Removes old results: clients choose the keys, so the number of results would not be limited."""
         end = time.monotonic() - max(self._longest, self._young)
         for key in [key for key, result in self._results.items() if result.begun < end]:
             self._total -= self._size(self._results.pop(key).value)

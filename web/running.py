@@ -83,7 +83,7 @@ class BalanceRow:
     started: datetime
     """When it started."""
     policy: str
-    """Which block groups are first."""
+    """The order of block groups."""
     block_groups: int
     """Number of relocated block groups."""
     moved: int

@@ -34,6 +34,10 @@ LEAST = 64 << 10
 CONNECTIONS = 200
 AHEAD = 1 << 20
 """Bytes of a stream that are read before the client has received them."""
+IN_MEMORY = 4 << 20
+"""Bytes from which waitress moves an answer to a temporary file, which costs more than the rest of sending it. A list has at most
+this many; /metrics has more than a mebibyte from 1,000 hosts.
+"""
 HURRY = 5.0
 """Seconds for the first byte and for the whole request, while more than half of CONNECTIONS are open."""
 IN_ALL, OF_ONE = 64 << 20, 16 << 20
@@ -73,7 +77,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
     mark: tuple[float, int] | None = None
     """When data was first found waiting for the client, and how many bytes it had received then."""
     readers: tuple[Holder, ...] = ()
-    """Who asked last."""
+    """The users of the last request."""
 
     def received(self, data: bytes) -> bool:
         """Receives a part of a request. Clears the start time when the request is complete."""
@@ -237,6 +241,7 @@ def server_of(app: "WSGIApplication", settings: Settings) -> Any:
         channel_timeout=IDLE,
         cleanup_interval=_LOOK,
         outbuf_high_watermark=AHEAD,
+        outbuf_overflow=IN_MEMORY,
         connection_limit=CONNECTIONS + 5,  # besides its own sockets
         max_request_header_size=64 << 10,
         max_request_body_size=2 << 20,

@@ -155,7 +155,7 @@ def _is_usable(state: Path) -> bool:
 
 
 def _folder_in_memory(name: str, *, make: bool) -> Path | None:
-    """Returns our own folder of that name. If another user has made it first, ours has random characters at its end. Raises
+    """Returns the program's folder of that name. If another user has made it first, random characters are added to the name. Raises
     OSError.
 
     Its parent folder is sticky, so other users cannot replace it.

@@ -166,14 +166,15 @@ def damaged(host: str, backups: int, files: int) -> str:
     return f"{host}: {counted(backups, 'backup')} damaged, up to {counted(files, 'file')} in {each}"
 
 
-def silent(host: str, seconds: float) -> str:
-    """A host has had no complete backup for this long."""
-    return f"{host}: no complete backup for {format_duration(seconds)}"
+def silent(host: str, seconds: float, reason: str | None = None) -> str:
+    """A host has had no complete backup for this long. `reason`: why its newest backup or run is not complete; None: none is."""
+    return f"{host}: no complete backup for {format_duration(seconds)}" + (f": {reason}" if reason else "")
 
 
-def never_complete(host: str, seconds: float) -> str:
-    """A host never had a complete backup, this long after the first check."""
-    return f"{host}: no complete backup yet, {format_duration(seconds)} after the first check"
+def never_complete(host: str, seconds: float, reason: str | None = None) -> str:
+    """A host never had a complete backup, this long after the first check; `reason` as in `silent`."""
+    text = f"{host}: no complete backup yet, {format_duration(seconds)} after the first check"
+    return f"{text}: {reason}" if reason else text
 
 
 def copy_fails(kind: str, name: str, error: str, behind: Sequence[tuple[str, str]]) -> str:

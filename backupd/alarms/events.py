@@ -240,18 +240,20 @@ def _lasting(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
 
 
 def _silent(host: HostConfig, status: HostStatus, report: StatusReport, recorded: Known) -> Iterator[Alarm]:
-    """Finds silent hosts. For a host that never had a complete backup, the time counts from when it was first seen."""
+    """Finds silent hosts. For a host that never had a complete backup, the time counts from when it was first seen. The reason why
+    the newest backup or run is not complete is part of the text: it was sent once, in the first night, and has lasted since.
+    """
     if host.optional and host.max_absence is None:
         return
     subject, zone, wait = AlarmSubject(kinds.HOST, host.name), report.config.pool.zone, report.config.notify.silent
     if status.last_complete is not None:
         if report.now > message_from(status.last_complete, host, zone, wait):
-            text = alarm_messages.silent(host.name, (report.now - status.last_complete).total_seconds())
+            text = alarm_messages.silent(host.name, (report.now - status.last_complete).total_seconds(), status.error)
             yield Alarm(SILENT, subject, text, status.last_complete)
         return
     before = recorded.get((SILENT, str(subject)))
     since = before.since if before and before.recovered is None else report.now
-    text = alarm_messages.never_complete(host.name, seconds_between(since, report.now) or 0.0)
+    text = alarm_messages.never_complete(host.name, seconds_between(since, report.now) or 0.0, status.error)
     yield Alarm(SILENT, subject, text, since, is_due=report.now > message_from(since, host, zone, wait))
 
 

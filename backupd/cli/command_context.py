@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -14,7 +15,7 @@ from btrkeep.cli.arguments import ParsedType
 from btrkeep.cli.output import survive_closed_stdout
 from btrkeep.clock import Clock
 from btrkeep.config import Config, ReportingConfig, keep_valid, load_for_reports, load_usable
-from btrkeep.errors import OperatorError, UsageError, did_you_mean, quoted
+from btrkeep.errors import OperatorError, PoolUnusable, UsageError, did_you_mean, quoted
 from btrkeep.pool.marker import Pool
 from btrkeep.process.outliving import StorageHung, outlive
 from btrkeep.units import format_time, parse_duration, parse_share, parse_time, show_times_in
@@ -193,6 +194,58 @@ def opened(
         if trust_check.lost and not writes:
             print_error(lost_catalogue(config.pool.state))
         yield PoolContext(config, pool, catalogue, clock, None, trust_check.lost, trust_check.clock)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownState:
+    """The pool and its catalogue, or only the catalogue if the pool cannot be used."""
+
+    config: Config
+    """The configuration."""
+    catalogue: "Catalogue"
+    """The catalogue."""
+    clock: Clock
+    """The clock."""
+    lost: bool = False
+    """True if the catalogue lists no backup of the pool."""
+    pool: Pool | None = None
+    """The pool; None if it cannot be used."""
+    error: PoolUnusable | None = None
+    """Why the pool cannot be used."""
+
+
+@contextmanager
+def opened_to_show(ctx: click.Context) -> Iterator[ShownState]:
+    """Opens everything like `opened`, or only the catalogue if the pool cannot be used: then the block shows the last recorded
+    state, and `error` is raised after it. Raises any OperatorError.
+    """
+    config = load_config(ctx)
+    complain_of_faults(config.faults)
+    with ExitStack() as held:
+        try:
+            context = held.enter_context(opened(ctx, config=config))
+        except PoolUnusable as error:
+            shown = _catalogue_alone(ctx, config, error, held)
+        else:
+            shown = ShownState(context.config, context.catalogue, context.clock, context.lost, context.pool)
+        yield shown
+        if shown.error:
+            raise shown.error
+
+
+def _catalogue_alone(ctx: click.Context, config: Config, error: PoolUnusable, held: ExitStack) -> ShownState:
+    """Raises the pool's error if the catalogue cannot be read either."""
+    from btrkeep.catalogue import Catalogue
+
+    if given_now(ctx):
+        raise error
+    try:
+        catalogue = held.enter_context(Catalogue.open_readonly(config.pool.state))
+        catalogue.pool_id()
+    except OperatorError:
+        raise error from None
+    message = f"{error.message}; shown is the last recorded state, without holds, expiry and actions, which only the pool has"
+    return ShownState(config, catalogue, Clock(), error=PoolUnusable(message, error.hint))
 
 
 def fill_stand_in(context: PoolContext) -> None:

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from backupd.cli.command_context import no_host, opened
+from backupd.cli.command_context import ShownState, no_host, opened
 from backupd.repo.final_backups import LATEST
 from backupd.repo.notes_json import HOLD, read_notes
 from backupd.repo.pool_context import PoolContext, open_configured, writing
@@ -73,9 +73,10 @@ def _on_the_clocks(wall: datetime, zone: ZoneInfo) -> datetime:
     return moments[0].astimezone(UTC)
 
 
-def require_host_or_folder(context: PoolContext, host: str) -> None:
+def require_host_or_folder(context: PoolContext | ShownState, host: str) -> None:
     """Raises UsageError when the host is not configured, has no folder in the pool and is not in the catalogue."""
-    hosts = {*context.config.every_host, *hosts_of(context.pool), *context.catalogue.hosts()}
+    folders = hosts_of(context.pool) if context.pool else []
+    hosts = {*context.config.every_host, *folders, *context.catalogue.hosts()}
     if host not in hosts:
         raise no_host(host, hosts)
 

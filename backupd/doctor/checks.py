@@ -273,7 +273,7 @@ def _catalogue(config: Config) -> Iterator[Finding]:
             recorded_id, pool_id = catalogue.pool_id(), pool.id
             is_ours = recorded_id in (None, pool_id)  # another pool's catalogue has no rows of this one
             altered = catalogue.altered_backups() if is_ours else []
-            damaged = Counter(host for host, _ in catalogue.damaged_files()) if is_ours else Counter[str]()
+            damaged = Counter(host for host, _ in catalogue.unrepaired_files()) if is_ours else Counter[str]()
             trust = check_trust(pool, catalogue, datetime.now(UTC)) if is_ours else TrustCheck(lost=False, clock=None)
     except PoolUnusable:
         return
@@ -304,13 +304,19 @@ def _catalogue(config: Config) -> Iterator[Finding]:
 def _ssh_files(config: Config) -> Iterator[Finding]:
     if not any(host.address for host in config.hosts.values()):
         return
+    restore_key = read_key_file(config.ssh.key_for_restores)
     for file, subject, judge_file in (
         (read_key_file(config.ssh.key), "ssh key", ssh_key),
+        *([(restore_key, "restore key", ssh_key)] if restore_key.mode is not None else []),
         (read_key_file(config.ssh.known_hosts), "known_hosts", known_hosts),
     ):
-        findings = tuple(judge_file(file)) or (
-            Finding("ssh-file", "unknown" if file.hidden else "ok", file.hidden or str(file.path)),
-        )
+        if not (findings := tuple(judge_file(file))):
+            unseen = "run this as root on this machine, outside a service; then check the path in [ssh]"
+            findings = (
+                Finding("ssh-file", "unknown", printable(file.hidden), unseen)
+                if file.hidden
+                else Finding("ssh-file", "ok", str(file.path)),
+            )
         yield from (replace(finding, subject=subject) for finding in findings)
 
 

@@ -40,7 +40,7 @@ from btrkeep.decisions.copy_status import (
     offsite_newest,
     remedy,
 )
-from btrkeep.decisions.findings import WARNING, Finding
+from btrkeep.decisions.findings import UNKNOWN, WARNING, Finding
 from btrkeep.decisions.pool_health import room_advice
 from btrkeep.decisions.repeated import CHECK, read_steps, repeated_failures, repeated_findings
 from btrkeep.errors import OperatorError, last_remote_error
@@ -249,10 +249,17 @@ def _parse_answer(asked: bytes) -> dict[str, Any]:
 
 
 def _of_key(config: Config, copy: ReplicaSettings | PushSettings, command: str) -> Iterator[Finding]:
-    if _runs_any_command(config, copy):
+    subject = f"{copy.kind} {copy.name}"
+    try:
+        is_unlimited = _runs_any_command(config, copy)
+    except ProgramFailed as error:
+        text = f"it is unknown whether its key can run any command there: {printable(error.message)}"
+        yield Finding(_CHECK, UNKNOWN, text, "run this again when that server answers", subject=subject)
+        return
+    if is_unlimited:
         why = "its key can run any command there: an attacker on this server also controls the other server"
         hint = f'put restrict,command="backupd {command} --replica NAME" before the key in that server\'s authorized_keys'
-        yield Finding(_CHECK, "warning", why, hint, subject=f"{copy.kind} {copy.name}")
+        yield Finding(_CHECK, "warning", why, hint, subject=subject)
 
 
 def _of_clock(copy: ReplicaSettings | PushSettings, remote_time: datetime | None) -> Iterator[Finding]:
@@ -264,10 +271,11 @@ def _of_clock(copy: ReplicaSettings | PushSettings, remote_time: datetime | None
 
 
 def _runs_any_command(config: Config, replica: ReplicaSettings | PushSettings) -> bool:
-    try:
-        done = run([*remote_shell(config, replica), replica.address or "", f"echo {_MARK}"], check=False, timeout=_SECONDS)
-    except ProgramFailed:
-        return False
+    """Raises ProgramFailed if the other server does not answer."""
+    command = [*remote_shell(config, replica), replica.address or "", f"echo {_MARK}"]
+    done = run(command, check=False, timeout=_SECONDS)
+    if done.returncode == 255:  # ssh itself failed
+        raise ProgramFailed(done)
     return _MARK in done.stdout
 
 

@@ -179,6 +179,8 @@ class SiteFacts:
     """Enabled hosts without a retention rule."""
     key: KeyFile | None = None
     """The private key of ssh; None if no host is reached by ssh."""
+    restore_key: KeyFile | None = None
+    """The private key for restores to hosts; None if there is none, or no host is reached by ssh."""
     known_hosts: KeyFile | None = None
     """The known_hosts file of ssh; None if no host is reached by ssh."""
     schedule: ScheduleVerdict = NOTHING_MISSED

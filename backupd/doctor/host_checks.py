@@ -17,7 +17,15 @@ from backupd.doctor.mounted_twice import hidden_mounts, is_excluded, mounted_twi
 from backupd.hosts.ssh_keys import files_with_key, other_key_hint
 from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import confinement, require_harmless
-from backupd.rsync.host_answers import is_expected, left_out_words, own_address, read_host_mounts, read_sshd_limits, sshd_advice
+from backupd.rsync.host_answers import (
+    NotAvailable,
+    is_expected,
+    left_out_words,
+    own_address,
+    read_host_mounts,
+    read_sshd_limits,
+    sshd_advice,
+)
 from backupd.rsync.probe import HostAccess, left_empty, probe
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from backupd.rsync.snapshot_session import NoSnapshots, check_source
@@ -25,7 +33,7 @@ from btrkeep.config import Config, HostConfig, page
 from btrkeep.config.reading import backupd_command
 from btrkeep.config.self_exclusion import below
 from btrkeep.config.sources import literal_pattern
-from btrkeep.decisions.findings import Finding
+from btrkeep.decisions.findings import NOTE, UNKNOWN, Finding
 from btrkeep.decisions.host_state import is_absent
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError
@@ -99,9 +107,8 @@ async def _mounts(config: Config, host: HostConfig, confined: bool, connection: 
     try:
         answer = await read_host_mounts(host, config.ssh, await connection.socket(Cancellation()))
     except (OperatorError, NotConnected) as error:
-        unknown = _unknown_mounts(
-            host, error.message if isinstance(error, OperatorError) else "the host could not be reached again"
-        )
+        reason = error if isinstance(error, OperatorError) else OperatorError("the host could not be reached again")
+        unknown = _unknown_mounts(host, reason)
         own = await _own_folders_by_name(config, host, confined, connection)
         return [unknown, *(_own_folder(config, host, folder_name, place) for folder_name, place in own)]
     findings = await asyncio.to_thread(mount_findings, config, host, answer.mounts)
@@ -176,7 +183,7 @@ def twice_findings(config: Config, host: HostConfig, mounts: Sequence[Mount]) ->
     try:
         pairs = mounted_twice(mounts, host)
     except OperatorError as error:
-        return [_unknown_mounts(host, error.message)]
+        return [_unknown_mounts(host, error)]
     return [
         Finding(
             "host",
@@ -190,9 +197,11 @@ def twice_findings(config: Config, host: HostConfig, mounts: Sequence[Mount]) ->
     ]
 
 
-def _unknown_mounts(host: HostConfig, why: str) -> Finding:
-    text = f"it is unknown whether files are backed up twice, such as through a bind mount: {why}"
-    return Finding("host", "unknown", text, "`findmnt` on the host lists what is mounted", subject=host.name)
+def _unknown_mounts(host: HostConfig, reason: OperatorError) -> Finding:
+    """Returns a note if asking again does not help, as with a key that permits only rsync."""
+    text = f"it is unknown whether files are backed up twice, such as through a bind mount: {reason.message}"
+    level = NOTE if isinstance(reason, NotAvailable) else UNKNOWN
+    return Finding("host", level, text, "`findmnt` on the host lists what is mounted", subject=host.name)
 
 
 def _own_folder(config: Config, host: HostConfig, folder_name: str, place: str) -> Finding:

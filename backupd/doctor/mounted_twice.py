@@ -10,10 +10,9 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from backupd.rsync.host_answers import is_expected
+from backupd.rsync.host_answers import NotAvailable, is_expected
 from btrkeep.config import HostConfig
 from btrkeep.config.self_exclusion import below
-from btrkeep.errors import OperatorError
 from btrkeep.procfs import Mount
 
 _NO_FILES = frozenset({"autofs", "rootfs", "proc", "sysfs", "tmpfs", "devtmpfs"})  # hidden files below these are not missed
@@ -31,14 +30,14 @@ class MountedTwice:
 def mounted_twice(mounts: Sequence[Mount], host: HostConfig) -> list[MountedTwice]:
     """Returns the folders of a host that are backed up twice. `mounts`: of the host, in the order in which they were made.
 
-    Raises OperatorError if comparing them would take very long.
+    Raises NotAvailable if comparing them would take very long.
     """
     seen, pairs, fetched = _seen(mounts), list[MountedTwice](), dict[str, bool]()
 
     def is_fetched(path: str) -> bool:
         if path not in fetched:
             if len(fetched) >= _MOST_PLACES:
-                raise OperatorError("too many of its mounts overlap")
+                raise NotAvailable("too many of its mounts overlap")
             fetched[path] = _is_fetched(path, seen, host)
         return fetched[path]
 

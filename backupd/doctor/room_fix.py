@@ -77,7 +77,7 @@ class RoomFixResult:
     unallocated: int
     """Unallocated bytes of the permanent devices."""
     goal: int
-    """What `unallocated` should be."""
+    """The required value of `unallocated`."""
     steps: int = 0
     """Number of steps that were done."""
     reason: RoomEnd = RoomEnd.REACHED
@@ -341,7 +341,7 @@ def planned_files(folder: Path, filesystem: str, count: int, size: int) -> tuple
     if statvfs_result.f_bavail * statvfs_result.f_frsize < needed + min(_SPARE, needed // 10):
         raise OperatorError(f"{folder} does not have {needed >> 20:,} MiB free for a temporary device", use)
     devices = tuple(TemporaryDevice(folder / _FILE.format(number=number), True, size) for number in range(1, count + 1))
-    if strange := [device.path for device in devices if os.path.lexists(device.path)]:  # ours are recorded before they are created
+    if strange := [device.path for device in devices if os.path.lexists(device.path)]:  # the fix records its own first
         raise OperatorError(f"{strange[0]} exists already, but is not recorded", f"move it away, or {use}")
     return devices
 

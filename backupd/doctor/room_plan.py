@@ -240,7 +240,7 @@ class End:
     """There is nothing left to do, or nothing can be done (STUCK)."""
 
     reason: RoomEnd
-    """Which of them."""
+    """Why it ended."""
 
 
 RoomStep = MoveBlockGroup | Shrink | RemoveDevice | TurnBack | TurnForth | End

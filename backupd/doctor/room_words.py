@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backupd.doctor.room_plan import MoveBlockGroup, Refusal, RoomEnd, RoomPlan
-from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
+from btrkeep.errors import READ_ONLY_HINT, LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.temporary_devices import RECORD, TemporaryDevice, TemporaryRecord, paths_of
 from btrkeep.units import counted, format_size
 
@@ -25,7 +25,7 @@ def refusal_error(plan: RoomPlan, pool: Path) -> OperatorError:
     details = plan.details
     match plan.refusal:
         case Refusal.READ_ONLY:
-            return PoolUnusable(f"{pool} is read-only", "check the kernel's messages (dmesg), then mount it read-write")
+            return PoolUnusable(f"{pool} is read-only", READ_ONLY_HINT)
         case Refusal.MISSING:
             hint = "if it is a temporary device: unmount the pool, run `backupd doctor --fix room`, and mount it"
             return PoolUnusable(f"{pool} is mounted without device {details}", hint)

@@ -51,6 +51,7 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
         hosts=len(enabled),
         unruled=tuple(host.name for host in enabled if host.retention.missing),
         key=read_key_file(config.ssh.key) if by_ssh else None,
+        restore_key=read_key_file(config.ssh.key_for_restores) if by_ssh and config.ssh.key_for_restores.exists() else None,
         known_hosts=read_key_file(config.ssh.known_hosts) if by_ssh else None,
         schedule=NOTHING_MISSED if pool.rehearsal else read_pool_schedule(config),
         own_balance=any(True for _ in scheduled_by("btrfs-balancer", "run")),

@@ -12,7 +12,6 @@ import re
 import secrets
 import shlex
 import shutil
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,7 +27,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.drills import DrillKind, DrillOutcome, DrillResult
 from btrkeep.errors import OperatorError
 from btrkeep.pool.subvolume import snapshot
-from btrkeep.process.group import ENDS_WITH_US, Group
+from btrkeep.process.group import ENDS_WITH_US
 from btrkeep.process.programs import environment, run
 from btrkeep.procfs import mounts
 from btrkeep.units import format_duration, printable
@@ -36,7 +35,6 @@ from btrkeep.units import format_duration, printable
 PROGRAM = "systemd-nspawn"
 _INITS = (b"/usr/lib/systemd/systemd", b"/lib/systemd/systemd")
 _LONGEST_HOSTNAME = 64
-_TICK, _TO_ITS_END = 0.1, 10.0  # seconds
 _LONGEST, _MOST = 1000, 50  # bytes of a line that are parsed; units and checks that are listed
 _OWN_USERS = ("--private-users=pick", "--private-users-ownership=map")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -174,7 +172,7 @@ def _booted(context: DrillContext, drill: BootDrill, folder: Path, done: DrillRe
         )
     with boot_cgroups(context.pool.id) as groups, Checkpoint("system booted"):
         words = _in_groups(groups, folder / _SYSTEM / DATA, _command(drill.backup.host, context.pool.id, folder, own_users))
-        asyncio.run(_follow(context, (*ENDS_WITH_US, *words), console, drill.timeout))
+        asyncio.run(context.follow_program((*ENDS_WITH_US, *words), console.take, drill.timeout, is_done=lambda: console.is_ended))
     context.require_room_left()  # a full pool makes units fail, which proves nothing about them
     return _judged(done, drill, console, own_users)
 
@@ -243,27 +241,6 @@ mount --bind --options nodev -- "$1" "$1"; shift
 while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift; exec "$@"
 """
     return ("unshare", "--mount", "--propagation", "slave", "sh", "-ec", script, "-", str(root), *map(str, groups), "--", *words)
-
-
-async def _follow(context: DrillContext, command: Sequence[str], console: Console, timeout: float) -> bool:
-    """Reads until the system has reported everything; returns True if the time limit was reached. Raises Cancelled, NotFinished,
-    OSError.
-    """
-    group = Group.start(command, on_stdout=console.take, on_stderr=console.take)
-    ended, begun = asyncio.create_task(group.wait()), time.monotonic()
-    try:
-        while not ended.done() and not console.is_ended:
-            await asyncio.wait((ended,), timeout=_TICK)
-            context.require_going()
-            context.require_room_left()  # often, because a system can write as fast as the disk
-            if time.monotonic() - begun > timeout:
-                return True
-        await asyncio.wait((ended,), timeout=_TO_ITS_END)  # it shuts itself down
-        return False
-    finally:
-        if not ended.done():
-            group.signal(signal.SIGKILL)
-        await ended
 
 
 def _judged(done: DrillResult, drill: BootDrill, console: Console, own_users: bool) -> DrillResult:

@@ -11,6 +11,7 @@ from backupd.cli.command_context import dry_run_option, opened, pass_context
 from backupd.cli.names import backups_argument
 from backupd.drill.boot import BootDrill, require_bootable, run_boot_drill
 from backupd.drill.drill_context import DrillContext
+from backupd.drill.load import Load, loads_of, run_load_drill
 from backupd.drill.restore_drill import RestoreDrill, restore_plan, run_restore_drill
 from backupd.files.backup_selector import NEWEST, Restorable, expand_which, find, restorable
 from backupd.files.cli.opened_backup import reading
@@ -90,6 +91,8 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
     like any restore. rsync then compares content, owners, modes, times, ACLs, attributes and hard links. Result, size and speed
     are recorded: `backupd status` shows the last proven restore.
 
+    If a dump of the backup has a command in `load` of [drill], it is restored too, and the command has to load it.
+
     With --boot, systemd-nspawn instead boots a writable snapshot of a backup of a whole system, without network. All its units
     must be up within `boot_timeout`, and the `boot_checks` of the host must succeed in it. Nothing is copied, so it takes
     seconds. It does not test the kernel, the boot loader and the hardware. Do not boot a system that an attacker may control:
@@ -129,11 +132,10 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
                         continue
                     done = run_restore_drill(drilling, drill, printer)
                     printer.clear()
-                    note_drill(context.catalogue, done)
-                    failed |= done.outcome != DrillOutcome.PROVEN
-                    shown.append(drill_object(done))
-                    if not given.as_json:
-                        say_drill(done)
+                    failed |= _noted(context, done, shown, given)
+                    if loads := _loads(context, backup):
+                        status.say(f"load: {backup.host}@{backup.name}")
+                        failed |= _noted(context, run_load_drill(drilling, backup, loads), shown, given)
             except Cancelled:
                 printer.clear()
                 print_wrapped("stopped; all files of the drill are deleted", err=True)
@@ -165,12 +167,24 @@ def _boot(
             print_wrapped(f"{where}: would be booted, and {counted(len(drill.checks), 'check')} run in it")
         return False
     status.say(f"boot: {where}")
-    done = run_boot_drill(drilling, drill)
+    return _noted(context, run_boot_drill(drilling, drill), shown, given)
+
+
+def _noted(context: PoolContext, done: DrillResult, shown: list[dict[str, Any]], given: DrillOptions) -> bool:
+    """Records and shows the result of a drill; returns True if it is not proven."""
     note_drill(context.catalogue, done)
     shown.append(drill_object(done))
     if not given.as_json:
         say_drill(done)
     return done.outcome != DrillOutcome.PROVEN
+
+
+def _loads(context: PoolContext, backup: Restorable) -> list[Load]:
+    configured = context.config.drill.load
+    if not configured:
+        return []
+    with reading(f"{backup.host}@{backup.name}"):
+        return loads_of(backup, configured)
 
 
 def _backups(context: PoolContext, drilling: DrillContext, which: tuple[str, ...]) -> Iterator[Restorable]:
@@ -221,6 +235,8 @@ def say_drill(done: DrillResult) -> None:
         case DrillOutcome.PROVEN if done.kind == DrillKind.BOOT:
             print_wrapped(f"booted: {where}, {printable(done.text)}")
             print_wrapped("not tested: kernel, boot loader, hardware, network")
+        case DrillOutcome.PROVEN if done.kind == DrillKind.LOAD:
+            print_wrapped(f"loaded: {where}, {printable(done.text)}")
         case DrillOutcome.PROVEN:
             print_wrapped(f"proven: {proven_words(done)}")
             print_wrapped("restored, and compared by rsync: content, owners, modes, times, ACLs, attributes, hard links")

@@ -1,7 +1,9 @@
 """The environment of drills: the pool, the time limit, and the jobs that take precedence."""
 
+import asyncio
+import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,21 +12,38 @@ from random import Random
 
 from backupd.repo.leftovers import DRILL_LOCK, clear_drills, drill_folder
 from btrkeep.config import Config
+from btrkeep.decisions.drills import DrillOutcome
 from btrkeep.errors import OperatorError
 from btrkeep.pool.allocation import read_room
+from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import at_work, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import ensure_reserve
+from btrkeep.process.batch_workers import ProcessKilled
+from btrkeep.process.group import Group
 from btrkeep.process.progress import Cancellation
-from btrkeep.units import format_duration, format_size, format_time
+from btrkeep.units import format_duration, format_size, format_time, printable
 
 _PAUSE = 0.5
+_TICK, _TO_ITS_END = 0.1, 10.0  # seconds
 _PART = 4  # as with transfers, a quarter of min_free stays free
 _LOOK = 1.0  # seconds between checks of running jobs and free space
 
 
 class NotFinished(OperatorError):
     """The drill did not finish, which proves nothing about the backup: it ran out of time or of free space."""
+
+
+def outcome_of(error: OperatorError | OSError) -> tuple[DrillOutcome, str]:
+    """Returns what an error means for the result of a drill: without time, space or memory here, it proves nothing."""
+    if isinstance(error, NotFinished | ProcessKilled):
+        return DrillOutcome.UNFINISHED, f"{error.message}; {error.hint}"
+    if isinstance(error, OperatorError):
+        cause, text = error.__cause__, error.message
+    else:
+        cause, text = error, f"{error.strerror or error}" + (f": {printable(str(error.filename))}" if error.filename else "")
+    is_full = isinstance(cause, OSError) and cause.errno in NO_ROOM
+    return DrillOutcome.UNFINISHED if is_full else DrillOutcome.FAILED, text
 
 
 @dataclass(slots=True)
@@ -102,6 +121,34 @@ class DrillContext:
         while self.has_to_wait():
             self.cancellation.sleep(_PAUSE)
             self.require_going()
+
+    async def follow_program(
+        self,
+        command: Sequence[str],
+        take: Callable[[bytes], None],
+        timeout: float,
+        *,
+        env: Mapping[str, str] | None = None,
+        is_done: Callable[[], bool] = lambda: False,
+    ) -> int | None:
+        """Runs a program, whose output goes to `take`; returns its exit status, None if the time limit was reached. After `is_done`
+        has returned True, it has ten seconds to end by itself. Raises Cancelled, NotFinished, OSError.
+        """
+        group = Group.start(command, on_stdout=take, on_stderr=take, env=env)
+        ended, begun = asyncio.create_task(group.wait()), time.monotonic()
+        try:
+            while not ended.done() and not is_done():
+                await asyncio.wait((ended,), timeout=_TICK)
+                self.require_going()
+                self.require_room_left()  # often, because a program can write as fast as the disk
+                if time.monotonic() - begun > timeout:
+                    return None
+            await asyncio.wait((ended,), timeout=_TO_ITS_END)
+        finally:
+            if not ended.done():
+                group.signal(signal.SIGKILL)
+            status = await ended
+        return status
 
     def room(self) -> int:
         """Bytes that a drill may write without using `min_free`. Raises OSError."""

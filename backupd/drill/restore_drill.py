@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from backupd.drill.comparison import FoundDifferences, compare, write_names
-from backupd.drill.drill_context import DrillContext, NotFinished
+from backupd.drill.drill_context import DrillContext, NotFinished, outcome_of
 from backupd.files.backup_selector import Restorable
 from backupd.files.restore_types import RestoreProgress, RestoreRequest, RestoreResult, Tell
 from backupd.files.to_folder import LocalRestore
@@ -24,9 +24,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.config.values import FileSample
 from btrkeep.decisions.drills import DrillOutcome, DrillResult
 from btrkeep.errors import LockHeld, OperatorError
-from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.subvolume import create
-from btrkeep.process.batch_workers import ProcessKilled
 from btrkeep.units import counted, printable
 
 _MOST = 1_000_000  # names in memory
@@ -132,17 +130,11 @@ def run_restore_drill(context: DrillContext, drill: RestoreDrill, tell: Tell) ->
     with context.scratch() as folder, lock_for_reading(backup.path):
         try:
             done = _restored_and_compared(context, drill, folder, tell, done)
-        except (NotFinished, ProcessKilled) as error:
-            done = replace(done, outcome=DrillOutcome.UNFINISHED, text=f"{error.message}; {error.hint}")
         except LockHeld:
             raise
-        except OperatorError as error:
-            is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in NO_ROOM
-            done = replace(done, outcome=DrillOutcome.UNFINISHED if is_full else DrillOutcome.FAILED, text=error.message)
-        except OSError as error:
-            is_full = error.errno in NO_ROOM
-            text = f"{error.strerror or error}" + (f": {printable(str(error.filename))}" if error.filename else "")
-            done = replace(done, outcome=DrillOutcome.UNFINISHED if is_full else DrillOutcome.FAILED, text=text)
+        except (OperatorError, OSError) as error:
+            outcome, text = outcome_of(error)
+            done = replace(done, outcome=outcome, text=text)
     return replace(done, seconds=round(time.monotonic() - begun, 3))
 
 

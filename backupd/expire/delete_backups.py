@@ -239,11 +239,11 @@ def _is_readable(path: Path, since: int, pulse: Callable[[], None]) -> bool:
 def _shared_before(own: FinalBackup, other: FinalBackup) -> int:
     """Returns the generation before which all metadata of `own` belongs to the other subvolume too; 0 if none is known.
 
-    The other one must not have been changed since, as `backupd dedupe` changes it.
+    The other subvolume must not have been changed since, as `backupd dedupe` changes it.
     """
     since = 0
     if other.subvolume.uuid == own.subvolume.parent_uuid:
         since = own.subvolume.created
-    elif not own.subvolume.received_uuid:  # a received one has a record about another pool
+    elif not own.subvolume.received_uuid:  # the record of a received backup is about another pool
         since = min(own.record.ancestors.get(other.path.name, 0), own.subvolume.created)
     return since if max(other.subvolume.created, other.subvolume.written) <= since else 0

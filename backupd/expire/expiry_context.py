@@ -71,7 +71,7 @@ class ExpiryContext:
     now: datetime
     """The start time: a grace that ends later ends for the next expiry."""
     sinks: ProgressSinks[ExpiryEvent]
-    """Who gets its events."""
+    """The receivers of its events."""
     summary: Summary = field(default_factory=Summary)
     """The result so far."""
     cancellation: Cancellation = field(default_factory=Cancellation)

@@ -123,8 +123,8 @@ def _from_row(row: BackupState | None, notes: Notes, base: str | None) -> Candid
 
 
 def _from_pool(folder: Path, name: str, notes: Notes, base: str | None, unread: list[str]) -> Candidate | None:
-    """Returns the candidate according to its own record; None if it is not ours, not final, or cannot be read. Adds it to `unread`
-    if the disk cannot read it.
+    """Returns the candidate according to its own record; None if btrkeep did not make it, it is not final, or cannot be read. Adds
+    it to `unread` if the disk cannot read it.
     """
     try:
         if final_backup := read_final_if_ours(folder / name, folder.name):

@@ -10,7 +10,7 @@ the mean. It cannot show whether the waiting subvolumes resemble the dropped one
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -27,6 +27,7 @@ from btrkeep.procfs import privilege_hint
 
 WINDOW = 300.0  # seconds
 _SHORTEST = 1.0  # seconds that must have been observed for a rate
+_SETTLED = 1.0  # seconds after which a deleted subvolume is in the list of the cleaner, unless one of its files is open
 _PARTS = 10
 _FEWEST = 5  # subvolumes dropped, and parts of the time, before a time left is estimated
 _MARGIN = 2.5  # standard errors on either side: 95 % by Student's t for five to ten parts, 2.8 to 2.3
@@ -206,6 +207,14 @@ def in_hand(drops: Sequence[Drop], before: Mapping[int, Drop], last: int | None)
     return moved[-1] if moved else next((drop for drop in drops if drop.root == last), None)
 
 
+def held_at_least(first_seen: Iterable[float], at: float, listed: int) -> int:
+    """Returns how many subvolumes must be held by open files at least. `first_seen`: when each that waits was first seen; `listed`:
+    the highest count of the cleaner's list during the reading, because the cleaner takes some from it while the others are read.
+    """
+    settled = sum(at - seen >= _SETTLED for seen in first_seen)
+    return max(0, settled - listed - 1)  # the cleaner may be dropping one, which is not in its list
+
+
 class CleanerMonitor:
     """Watches one filesystem. Keeps nothing on it open, so that it can be unmounted."""
 
@@ -214,6 +223,7 @@ class CleanerMonitor:
         self._filesystem = self._ask(filesystem_uuid)
         self._watch = CleanerWatch()
         self._drops: dict[int, Drop] = {}
+        self._first_seen: dict[int, float] = {}
         self._branches: tuple[int, tuple[Key, ...] | None] = (0, None)
 
     def take_reading(self) -> CleanerReading:
@@ -223,19 +233,20 @@ class CleanerMonitor:
         before = self._ask(queued)
         dead = {each.id: each for each in self._ask(dead_roots)}
         after = self._ask(queued)
-        listed = None if before is None or after is None else min(before, after)  # the cleaner was busy in between
+        counts = None if before is None or after is None else (before, after)  # the cleaner was busy in between
         read_only = "ro" in self._ask(mount_of).super_options  # then there may be neither a list nor a running cleaner
         drop = in_hand([each.drop for each in dead.values() if each.drop], self._drops, self._watch.dropping)
         self._drops = {each.drop.root: each.drop for each in dead.values() if each.drop}
         if drop and self._branches[0] != drop.root:
             self._branches = (drop.root, self._ask(lambda path: branches(path, dead[drop.root])))
-        waiting = len(self._watch.waiting & dead.keys())  # a subvolume that is just being deleted is not in the cleaner's list yet
-        self._watch = watched(self._watch, time.monotonic(), dead.keys(), drop.root if drop else None)
+        at = time.monotonic()
+        self._first_seen = {subvolid: self._first_seen.get(subvolid, at) for subvolid in dead}
+        self._watch = watched(self._watch, at, dead.keys(), drop.root if drop else None)
         dropping = self._dropping(drop) if drop else None
         return CleanerReading(
             waiting=len(dead),
-            held=max(0, waiting - listed - 1) if listed is not None and not read_only else 0,  # the cleaner may be dropping one
-            idle=read_only or (listed is not None and listed >= len(dead)),
+            held=held_at_least(self._first_seen.values(), at, max(counts)) if counts and not read_only else 0,
+            idle=read_only or (counts is not None and min(counts) >= len(dead)),
             dropping=dropping,
             rate=rate(self._watch),
             left=time_left(self._watch, dropping.share if dropping else None),

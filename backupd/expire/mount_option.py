@@ -1,8 +1,8 @@
 """The allocator's mount option while expired backups are deleted: recorded first, switched, and always restored.
 
-The option belongs to the filesystem: if it has another value than ours, another program set it, and it stays. The previous value is
-in POOL/.btrkeep/mount-option.json before anything is switched, so that the next start, or `backupd expire --restore-mount-option`
-in a service's ExecStopPost, restores it after a kill.
+The option belongs to the filesystem: if it has another value than the one set by the expiry, another program set it, and it stays.
+The previous value is in POOL/.btrkeep/mount-option.json before anything is switched, so that the next start, or `backupd expire
+--restore-mount-option` in a service's ExecStopPost, restores it after a kill.
 """
 
 import json
@@ -79,7 +79,7 @@ class MountOption:
             self.complain(f"mount_option: {self.pool.path} was set to {self.wanted}, but has {current}")
 
     def put_back(self) -> str:
-        """Restores the previous option, if ours is still set, also after a killed run. Returns a message, or "".
+        """Restores the previous option, if the expiry's is still set, also after a killed run. Returns a message, or "".
 
         Never raises OSError, because it is called after other failures.
         """

@@ -140,7 +140,9 @@ def is_lost(pool: Pool, catalogue: Catalogue) -> bool:
 
 
 def has_backups(pool: Pool) -> bool:
-    """Returns True if the pool has a backup. A folder with such a name may belong to a user; an unreadable one counts as ours."""
+    """Returns True if the pool has a backup. A folder with such a name may belong to a user; an unreadable one counts as a
+    backup.
+    """
     try:
         return any(_is_ours(pool, host, name) for host in hosts_of(pool) for name in names_of(pool, host))
     except FileNotFoundError:  # no host was ever backed up

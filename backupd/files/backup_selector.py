@@ -29,7 +29,7 @@ NEWEST = ""
 
 @dataclass(frozen=True, slots=True)
 class Restorable:
-    """A backup that can be restored from: final, read-only and ours. `state` takes acceptance and expiry into account."""
+    """A backup that can be restored: made by btrkeep, final and read-only. `state` takes acceptance and expiry into account."""
 
     host: str
     """The host's name."""

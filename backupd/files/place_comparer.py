@@ -14,13 +14,14 @@ from backupd.files.attributes import attributes
 from backupd.files.conflict_policy import ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, LinkPlacer, RestoreStep, decide, differing
 from backupd.files.destination import Destination
 from backupd.files.placing import AnyVisit, FolderVisits, Names, PlainVisits, Visit
+from backupd.files.plain_files import are_shared
 from backupd.files.privileged_attributes import count_powers, given_attributes
 from backupd.files.restore_types import RestorePreview
 from backupd.files.tree import Entry, open_plain
 from backupd.files.writing import Moved, comparable, unfinished_size
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
-from btrkeep.fs.file_data import PIECE, PieceBuffer, Run, data_runs, past_memory, pieces, share_all
+from btrkeep.fs.file_data import PIECE, PieceBuffer, Run, data_runs, past_memory, pieces
 from btrkeep.pool.marker import filesystem_of
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ _SHORT = 64 << 10  # bytes: shorter runs of data are read through the page cache
 _MANY = 64  # short runs of data that are requested together
 
 
-class DestinationDamaged(OSError):
-    """The content of a file at the destination cannot be read."""
+class DestinationError(OSError):
+    """An entry at the destination cannot be read. Any other OSError of a comparison is about the backup."""
 
 
 class FileComparer:
@@ -57,14 +58,15 @@ class FileComparer:
     def same(self, visit: Visit) -> bool:
         """Returns True if both contain the same bytes; their sizes are known to be equal.
 
-        Raises OSError; DestinationDamaged if the destination cannot be read.
+        Raises OSError; DestinationError if the destination cannot be read.
         """
-        folder, name = self.to.parent(visit.place)
-        with ClosingFd(open_plain(visit.name, visit.folder)) as ours, ClosingFd(open_plain(name, folder)) as theirs:
+        with at_destination():
+            folder, name = self.to.parent(visit.place)
+        with ClosingFd(open_plain(visit.name, visit.folder)) as ours, ClosingFd(_open_plain_there(name, folder)) as theirs:
             return self._same(ours, theirs, visit.entry.size, self.reflinks and visit.entry.path not in self.damaged)
 
     def _same(self, ours: int, theirs: int, size: int, reflinks: bool) -> bool:
-        if reflinks and size and filesystem_of(ours) == filesystem_of(theirs) and share_all(ours, theirs):
+        if reflinks and size and filesystem_of(ours) == filesystem_of(theirs) and are_shared(ours, theirs):
             self.moved(size)
             return True
         for fd in (ours, theirs):  # the page cache proves nothing about the disk
@@ -98,7 +100,7 @@ class FileComparer:
         past_memory(ours, wanted=False)
         past_memory(theirs, wanted=False)
         data = b"".join(pieces(ours, start, end))
-        with _destination_damage():
+        with at_destination():
             restored = b"".join(pieces(theirs, start, end))
         self.read += end - start
         self.moved(end - start)
@@ -115,7 +117,7 @@ class FileComparer:
             length = min(our_piece.size, end - position)
             restored = aside.submit(their_piece.read, theirs, position, length) if aside else None
             our_piece.read(ours, position, length)
-            with _destination_damage():
+            with at_destination():
                 if restored:
                     restored.result()
                 else:
@@ -128,11 +130,11 @@ class FileComparer:
 
     def _is_nothing(self, fd: int, start: int, end: int) -> bool:
         """Returns True if a part of a file is a hole, or zeros, which are read in the same way."""
-        for begin, stop in data_runs(fd, end, start):
+        for begin, stop in _data_runs_there(fd, end, start):
             _, piece, zeros = self._buffers = self._buffers or _buffers()
             for position in range(begin, stop, PIECE):
                 length = min(PIECE, stop - position)
-                with _destination_damage():
+                with at_destination():
                     piece.read(fd, position, length)
                 self.moved(0)
                 if not piece.equals(zeros, length):
@@ -178,14 +180,22 @@ def _large_buffers() -> tuple[PieceBuffer, PieceBuffer]:
 
 
 @contextmanager
-def _destination_damage() -> Iterator[None]:
-    """Raises DestinationDamaged for an error of the disk."""
+def at_destination() -> Iterator[None]:
+    """Raises DestinationError for an OSError."""
     try:
         yield
     except OSError as error:
-        if error.errno in DAMAGED:
-            raise DestinationDamaged(error.errno, error.strerror) from error
-        raise
+        raise DestinationError(error.errno, error.strerror or str(error)) from error
+
+
+def _open_plain_there(name: bytes, folder: int) -> int:
+    with at_destination():
+        return open_plain(name, folder)
+
+
+def _data_runs_there(fd: int, size: int, position: int) -> Iterator[Run]:
+    with at_destination():
+        yield from data_runs(fd, size, position)
 
 
 class PlaceComparer:
@@ -240,15 +250,18 @@ class PlaceComparer:
         before = self.content.read
         try:
             same = self.content.same(visit)
-        except DestinationDamaged:  # it is overwritten
-            return False
+        except DestinationError as error:
+            if error.errno not in DAMAGED:
+                raise
+            return False  # it is overwritten
         if same and self.content.read > before and len(self.proven) < _MOST_PROVEN:
             self.proven.add(hash(visit.place))
         return same
 
     def _same_attributes(self, visit: Visit) -> bool:
-        folder, name = self.to.parent(visit.place)
-        ours, theirs = given_attributes(visit), attributes(folder, name)
+        ours = given_attributes(visit)
+        with at_destination():
+            theirs = attributes(*self.to.parent(visit.place))
         return {name: value for name, value in ours.items() if comparable(name)} == {
             name: value for name, value in theirs.items() if comparable(name)
         }

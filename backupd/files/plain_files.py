@@ -335,7 +335,7 @@ def _same_contents(
             pair = _opened(source, to, file)
             if pair is None:
                 yield number, None
-            elif reflinks and _shared(*pair):
+            elif reflinks and are_shared(*pair):
                 os.close(pair[0])
                 os.close(pair[1])
                 yield number, 0
@@ -364,7 +364,8 @@ def _opened(source: int, to: int, file: PlainFile) -> tuple[int, int] | None:
         return None
 
 
-def _shared(ours: int, theirs: int) -> bool:
+def are_shared(ours: int, theirs: int) -> bool:
+    """Returns True if two open files share all data; False also if that cannot be found out, so that they are read."""
     try:
         return share_all(ours, theirs)
     except OSError:

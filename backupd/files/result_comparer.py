@@ -3,12 +3,13 @@
 import os
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from backupd.files.batched_walk import NumberSet, PlainFolder
 from backupd.files.group_workers import GroupWorkers
 from backupd.files.new_folders import same_folder
-from backupd.files.place_comparer import FileComparer, PlaceComparer
+from backupd.files.place_comparer import DestinationError, FileComparer, PlaceComparer, at_destination
 from backupd.files.placing import AnyVisit, FolderVisits, Names, PlainVisits, Visit, place_path
 from backupd.files.plain_files import BatchResult
 from backupd.files.restore_types import RestoreCount, RestoreProgress
@@ -114,12 +115,18 @@ class ResultComparer:
         if visit.entry.kind == "folder" and self._is_same_folder(visit):
             return
         is_first = self._links.first(visit.entry) is None
-        if differs := self._differs(visit):
-            self._differences.add_difference(self._progress.place, differs)
+        try:
+            differs = self._differs(visit)
+            add = partial(self._differences.add_difference, fields=differs) if differs else None
+        except OSError as error:
+            side = "at the destination" if isinstance(error, DestinationError) else "in the backup"
+            add = partial(self._differences.add, why=f"it cannot be read {side}: {error.strerror or error}")
+        if add:
+            add(self._progress.place)
             if is_first and visit.entry.links > 1:
                 self._links.forget(visit.entry.inode)  # so each further name is compared and reported by itself
                 for place in self._waiting.pop(visit.entry.inode, ()):
-                    self._differences.add_difference(place_path(self._progress.to, place), differs)
+                    add(place_path(self._progress.to, place))
 
     def _take(self, plain: PlainVisits, files: Sequence[PlainFile], handled: BatchResult) -> None:
         self._compare_each(plain, self._count(plain.place, files, handled))
@@ -189,17 +196,16 @@ class ResultComparer:
             return False
 
     def _differs(self, visit: Visit) -> Sequence[str]:
-        try:
+        """Returns the fields in which the restored name differs. Raises OSError, DestinationError."""
+        with at_destination():
             restored = self._to.read_entry(visit.place)
-            if restored is None:
-                return ["it is missing"]
-            differs = self._places.differs(visit, restored)
-            first = self._links.first(visit.entry)
-            self._links.placed(visit.entry, visit.place, restored.identity)
-            plain = visit.entry.kind == restored.kind == "file" and visit.entry.size == restored.size
-            content = self._content and plain and (not first or "hard link" in differs)
-            if not content or hash(visit.place) in self._exempt.proven or self._contents.same(visit):
-                return differs
-            return [*differs, "content"]
-        except OSError as error:
-            return [error.strerror or str(error)]
+        if restored is None:
+            return ["it is missing"]
+        differs = self._places.differs(visit, restored)
+        first = self._links.first(visit.entry)
+        self._links.placed(visit.entry, visit.place, restored.identity)
+        plain = visit.entry.kind == restored.kind == "file" and visit.entry.size == restored.size
+        content = self._content and plain and (not first or "hard link" in differs)
+        if not content or hash(visit.place) in self._exempt.proven or self._contents.same(visit):
+            return differs
+        return [*differs, "content"]

@@ -45,7 +45,7 @@ def _sync(to: Destination) -> None:
 
 
 def _ignored(_path: bytes, _error: OSError) -> None:
-    """What cannot be read is named when it is restored."""
+    """Does nothing: an unreadable name is reported when it is restored."""
 
 
 class LocalRestore:

@@ -33,6 +33,7 @@ from backupd.files.conflict_policy import (
 )
 from backupd.files.host_rsync import HostRsyncEnd, LimitExceeded, NameAllowance, run_rsync
 from backupd.files.placing import placed
+from backupd.files.restore_key import RRSYNC_IS_BUSY, refusal, with_restore_key
 from backupd.files.restore_types import RestorePreview, RestoreProgress, RestoreRequest, RestoreResult, Target, Tell
 from backupd.files.tree import Tree, components, joined
 from backupd.files.walking import PlainFiles, WalkEntry, walk, walk_grouped
@@ -74,7 +75,6 @@ _FULL_HINT = "check the free space and the filesystem there; the same command co
 _FILE_ERROR = 11
 _FOR_EACH_NAME, _FOR_EACH_BYTE = 1024, 8  # an item, progress and an error message; rsync may escape each byte of a name as four
 _RRSYNC_KNOWS_NOT = "invalid rsync-command syntax or options"
-_RRSYNC_IS_BUSY = "Another instance of rrsync is already accessing"
 _RRSYNC_PATIENCE, _RRSYNC_PAUSE = 10.0, 0.3  # seconds
 _LOOK_EVERY = 0.2
 
@@ -88,6 +88,7 @@ class HostRestore:
     def __init__(
         self, subvolume: Path, request: RestoreRequest, target: Target, config: Config, tell: Tell = lambda _: None
     ) -> None:
+        target, config = with_restore_key(target, config)
         self.request = request
         self.to = os.fsdecode(target.folder)
         self._whole = request.parents or target.original
@@ -199,8 +200,8 @@ class HostRestore:
         return {b"/".join(root.names): root.path for root in self.roots if root.names}
 
     def _is_all_absent(self) -> bool:
-        """Returns True if no requested path exists there, and nothing is in the place of the folders above: then everything is new,
-        and rsync need not check it. False also if that is uncertain.
+        """Returns True if no requested path exists there, and each folder above is a folder or missing: then everything is new, and
+        rsync need not check it. False also if that is uncertain.
         """
         roots = self._roots()
         if len(roots) < len(self.roots):
@@ -373,7 +374,7 @@ class HostRestore:
             last = ended.messages.last
             if self._exact and any(_RRSYNC_KNOWS_NOT in line for line in last):
                 self._exact = ()
-            elif any(_RRSYNC_IS_BUSY in line for line in last) and time.monotonic() < busy_until:
+            elif any(RRSYNC_IS_BUSY in line for line in last) and time.monotonic() < busy_until:
                 self._tell(self.progress)
                 time.sleep(_RRSYNC_PAUSE)
             elif meaning(ended.exit_code).kind is ExitKind.FINISHED:
@@ -447,17 +448,8 @@ class HostRestore:
 
     def _failed(self, ended: HostRsyncEnd) -> OperatorError:
         last = list(ended.messages.last)
-        if any("read-only server" in line for line in last):
-            return OperatorError(
-                f"{self._target}: the key can only read there (rrsync -ro), so restores cannot write",
-                'for the time of the restore, write "rrsync /" instead of "rrsync -ro /" in the host\'s authorized_keys; '
-                "or restore into a folder of the backup server: --to DIR",
-            )
-        if any(_RRSYNC_IS_BUSY in line for line in last):
-            return OperatorError(
-                f"{self._target}: another rsync is running there with the same key, and rrsync permits only one at a time",
-                'try again when it has ended; "rrsync -no-lock /" in the host\'s authorized_keys permits several',
-            )
+        if refused := refusal(self._target, self._config, last):
+            return refused
         means = meaning(ended.exit_code, last)
         hint = _FULL_HINT if ended.exit_code == _FILE_ERROR else _HINT
         return OperatorError(f"{self._target}: {means.words}" + (f": {means.line}" if means.line else ""), hint)

@@ -75,7 +75,7 @@ class Entry:
 
     @property
     def identity(self) -> int:
-        """As `identity` has it."""
+        """The number of its file, as the function `identity` returns it."""
         return self.device << 64 | self.inode
 
 
@@ -139,7 +139,7 @@ class Tree(Closing):
         self._root = root
         self._with_mounts = False
         self.device = os.fstat(root).st_dev
-        """Of the backup's subvolume: an entry with another one does not belong to the backup."""
+        """The device number of the backup's subvolume: an entry with another one does not belong to the backup."""
 
     def owns(self, device: int) -> bool:
         """Returns True if the device belongs to the backup or folder, and not to a mount that does not count.
@@ -356,10 +356,7 @@ def open_plain(name: bytes, folder: int) -> int:
 
 
 def open_seen_direct(name: bytes, folder: int) -> int:
-    """Opens a file of a read-only subvolume that was just found to be a plain file, and so still is one, with O_DIRECT.
-
-    Raises OSError.
-    """
+    """Opens a file with O_DIRECT. Its subvolume is read-only, so it is still a plain file, as just checked. Raises OSError."""
     return os.open(name, _READ | os.O_NOFOLLOW | os.O_DIRECT, dir_fd=folder)
 
 

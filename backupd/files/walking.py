@@ -237,7 +237,7 @@ class FolderNames(NamedTuple):
 def name_batches(tree: Tree, unreadable: Unreadable) -> Generator[list[FolderNames], None, None]:
     """Yields every name in the backup that is not a folder, once; in the order of the folders, not of names.
 
-    A name that is no folder according to its folder may be anything else: a file, a symlink, a device. Only folders are opened.
+    Such a name may be a file, a symlink, a device or anything else. Only folders are opened.
     Does not enter mounts in the backup. An unreadable folder is passed to `unreadable`, which may raise. Memory: some thousand
     names of folders on each level.
     """
@@ -283,7 +283,7 @@ def _is_entered(tree: Tree, down: Descent, name: bytes, unreadable: Unreadable) 
 
 
 def _names_here(down: Descent, unreadable: Unreadable) -> Generator[FolderNames, None, Iterator[bytes]]:
-    """Yields the names that are no folders, also those before an error; returns the names of the folders."""
+    """Yields the names that are not folders, also those before an error; returns the names of the folders."""
     folders, names, above = list[bytes](), list[bytes](), down.path.rstrip(b"/")
     try:
         with os.scandir(down.fd) as dir_entries:

@@ -68,7 +68,7 @@ class CronLine:
     times: CronTimes
     """When."""
     command: str
-    """What."""
+    """The command line."""
     zone: str = ""
     """The value of CRON_TZ= above it; "": not set."""
 

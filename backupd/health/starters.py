@@ -90,7 +90,7 @@ class _StarterCollector:
     starts: list[Start] = field(default_factory=list)
     """The coming starts."""
     starters: list[str] = field(default_factory=list)
-    """What starts them."""
+    """The timers, cron jobs and programs that start runs."""
     unknown: list[str] = field(default_factory=list)
     """What could not be read, with the reason."""
     has_anacron_timer: bool = False

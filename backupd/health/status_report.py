@@ -238,7 +238,8 @@ def _drills(config: Config, catalogue: Catalogue, now: datetime) -> DrillStatus:
     """Returns the state of drills; having none at all is late if the configuration sets a maximum age."""
     hosts = catalogue.hosts()
     is_asked = config.drill.max_age is not None
-    return drill_status(read_drills(catalogue), frozenset(hosts), config.drill.oldest, now, is_asked=is_asked)
+    drills, loads = read_drills(catalogue), bool(config.drill.load)
+    return drill_status(drills, frozenset(hosts), config.drill.oldest, now, is_asked=is_asked, loads=loads)
 
 
 def last_verified(config: Config, catalogue: Catalogue, now: datetime) -> tuple[dict[str, datetime | None], tuple[str, ...]]:
@@ -252,7 +253,7 @@ def last_verified(config: Config, catalogue: Catalogue, now: datetime) -> tuple[
 def _damaged_hosts(catalogue: Catalogue) -> dict[str, tuple[int, int]]:
     """Returns, by host, the number of its backups with damaged files, and the number of files in the worst of them."""
     by_host: dict[str, tuple[int, int]] = {}
-    for (host, _), count in catalogue.damaged_files().items():
+    for (host, _), count in catalogue.unrepaired_files().items():
         backups, most = by_host.get(host, (0, 0))
         by_host[host] = (backups + 1, max(most, count))
     return by_host

@@ -1,6 +1,7 @@
 """The key with which hosts are reached, and the hosts' own keys. ssh-keygen and ssh-keyscan do the work."""
 
 import os
+import re
 import shlex
 import socket
 import tempfile
@@ -14,6 +15,8 @@ from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.procfs import privilege_hint
 
 _SYSTEM_WIDE = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))  # ssh reads them too
+SOURCE = "/usr/local/bin/btrkeep-source"
+"""Where docs/sources.rst installs it on a host."""
 _KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512", "ssh-rsa")  # the first kind that a host has is enough
 _SCAN_SECONDS = 15
 
@@ -26,8 +29,9 @@ class HostKey:
     fingerprint: str
 
 
-def make_key(path: Path) -> bool:
-    """Creates an ed25519 key without a passphrase, mode 0600, unless the file exists. Returns True if one was created.
+def make_key(path: Path, comment: str = "btrkeep") -> bool:
+    """Creates an ed25519 key without a passphrase, mode 0600, unless the file exists. Returns True if one was created. Its comment
+    gets the name of this machine.
 
     Raises OperatorError if it cannot be created, or if the existing file is not a private key.
     """
@@ -38,7 +42,7 @@ def make_key(path: Path) -> bool:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
         raise OperatorError(f"{path.parent} cannot be made: {error.strerror}", privilege_hint("CAP_DAC_OVERRIDE")) from None
-    comment = f"btrkeep@{socket.gethostname()}"
+    comment = f"{comment}@{socket.gethostname()}"
     run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
     return True
 
@@ -62,13 +66,32 @@ def public_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.pub")
 
 
-def authorized_line(key: Path, address: str) -> str:
-    """Returns the line for authorized_keys on the host: the key reads with rsync and does nothing else
-    (docs/restricted-keys.rst).
+def authorized_line(key: Path, host: HostConfig) -> str:
+    """Returns the line of the backup key for authorized_keys on the host: the key reads with rsync, makes snapshots if they are
+    configured, and does nothing else (docs/restricted-keys.rst).
     """
-    user = address.rpartition("@")[0]
-    command = "rrsync -ro /" if user in ("", "root") else "sudo -n rrsync -ro /"
-    return f'restrict,command="{command}" {public_path(key).read_text(encoding="utf-8").strip()}'
+    return _line(f"{SOURCE} --server {server_name()}" if host.snapshots != "off" else "rrsync -ro /", key, host)
+
+
+def restore_line(key: Path, host: HostConfig) -> str:
+    """Returns the line of the restore key: it writes below the folders that the host's configuration allows."""
+    return _line(f"{SOURCE} restore", key, host)
+
+
+def _line(command: str, key: Path, host: HostConfig) -> str:
+    sudo = "" if user_of(host) == "root" else "sudo -n "
+    return f'restrict,command="{sudo}{command}" {public_path(key).read_text(encoding="utf-8").strip()}'
+
+
+def user_of(host: HostConfig) -> str:
+    """Returns the user on the host; without one in the address it is taken for root, as which backups run."""
+    return (host.address or "").rpartition("@")[0] or "root"
+
+
+def server_name() -> str:
+    """Returns the name by which btrkeep-source tells this server from others: that of the machine."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname().partition(".")[0])[:50]
+    return name if name[:1].isalnum() else "backup"
 
 
 def name_of(host: HostConfig) -> tuple[str, str]:

@@ -35,7 +35,7 @@ def trend_picture(trend: TrendData) -> bytes:
     headings = {
         "allocated": "",
         "unused": "Allocated, not used: what balance can free",
-        "score": "Score of the free space: the lower, the less is in small pieces",
+        "score": "Score of the free space: lower means fewer small pieces",
     }
     panels = trend_panels(trend, trend.zone, _LOOK, headings)
     return file_of(f"{trend.name}: allocated and used", panels, trend_words("allocated", trend))

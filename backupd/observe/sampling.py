@@ -145,7 +145,7 @@ class ThinningStep:
     start: Callable[[datetime, ZoneInfo], datetime]
     """Returns the start of the longer span that contains a moment."""
     length: timedelta
-    """Of the longer span."""
+    """The length of the longer span."""
 
 
 def _hour(moment: datetime, _zone: ZoneInfo) -> datetime:

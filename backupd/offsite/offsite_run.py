@@ -171,7 +171,7 @@ class OffsiteRun:
     now: datetime
     """When it started."""
     sinks: ProgressSinks[OffsiteEvent]
-    """Who gets its events."""
+    """The receivers of its events."""
     seconds_left: float | None = None
     """No backup starts after this many seconds; None: no limit."""
     cancellation: Cancellation = field(default_factory=Cancellation)

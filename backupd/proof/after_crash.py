@@ -22,7 +22,7 @@ from backupd.repo.synced import remove_mark
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import elapsed
 from btrkeep.decisions.verification import BackupsInDoubt, Verification, WrittenBackup, in_doubt_words, note_in_doubt, written_last
-from btrkeep.errors import LockHeld, OperatorError
+from btrkeep.errors import LockHeld, OperatorError, UsageError
 from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import last_written
@@ -123,7 +123,10 @@ def read_in_doubt(
         except DataUnreadable as error:  # it stays suspect
             yield error
             continue
-        except OperatorError as error:  # just deleted, or its record cannot be read
+        except UsageError as error:  # just deleted, or its record cannot be read
+            is_there = (pool.host(host) / name).exists()
+            result = DataUnreadable(error.message, error.hint) if is_there else error
+        except OperatorError as error:  # it is being deleted
             result = error
         if _has_ended(work):
             return

@@ -87,7 +87,7 @@ class DamagedFile:
     places: tuple[tuple[int, int], ...]
     """First byte and number of bytes (0: unknown) of each damaged range, over all backups."""
     found_by: tuple[str, ...]
-    """Of FOUND_BY."""
+    """The checks that found it, of FOUND_BY."""
     found_at: datetime
     """When the damage was found."""
     similar: tuple[str, ...]

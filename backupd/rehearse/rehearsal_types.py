@@ -37,7 +37,7 @@ class HostModel:
     nightly: tuple[float, ...] = (1.0,)
     """For each known night, how many times the average changed, oldest first."""
     nights: int = 0
-    """Number of nights from which it was learned; 0: assumed."""
+    """Number of nights whose numbers made the model; 0: it is assumed."""
 
     @property
     def bytes(self) -> float:

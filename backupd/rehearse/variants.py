@@ -263,7 +263,7 @@ class MeasureComparison:
     chance: float
     """The probability that the pairs agree as much by chance, 0 to 1."""
     verdict: Verdict
-    """What follows from that."""
+    """The conclusion."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,8 +139,8 @@ def _near(pool: Pool, host: str, near_backups: list[LocalBackup]) -> LocalHost:
 
 
 def lacking_room(config: Config, far: RemotePool) -> str:
-    """Returns a warning if this pool has less free space above min_free than the other one uses; "" if it has more, or that is
-    unknown.
+    """Returns a warning if this pool has less free space above min_free than the other pool uses; "" if it has more, or that
+    is unknown.
 
     Only a warning: the replica may fetch only some hosts, or keep fewer backups.
     """

@@ -67,7 +67,7 @@ class ExpectedBackup:
     uuid: str
     """The UUID that identifies the backup in every pool."""
     parent: RemoteBackup | None = None
-    """The backup here to which it is a difference; None: the stream is complete."""
+    """The backup in this pool that is the parent of the difference; None: the stream is complete."""
     again: bool = False
     """True if it replaces the existing copy."""
 

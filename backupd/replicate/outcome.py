@@ -178,7 +178,7 @@ class ReplicationContext:
     connect: Connect
     """Connects to the other server."""
     observer: ProgressSinks[ReplicationEvent]
-    """Who gets its events."""
+    """The receivers of its events."""
     confined: bool
     """True if the receiver is confined."""
     seconds_left: float | None = None

@@ -1,5 +1,5 @@
-"""Sends this pool's backups to a server that cannot reach this one: this server opens the connection, and the other one sends
-requests.
+"""Sends this pool's backups to a server that cannot reach this one: this server opens the connection, and the other
+server sends requests.
 
 The other server gets the answers of `send-only` and nothing else, and decides what it fetches. So the owner of this server can
 neither delete nor change backups there.
@@ -210,7 +210,7 @@ class Push:
     def _ended(self, asked: Mapping[str, Any]) -> None:
         failed = asked["failed"]
         if not isinstance(failed, dict) or len(failed) > _MOST_HOSTS:
-            raise ValueError("the hosts above show the causes")
+            raise ValueError(f"failed: not an object of at most {_MOST_HOSTS:,} hosts")
         self.summary.failed = {str(host): _reason(why) for host, why in failed.items()}
         self.summary.error, self.summary.is_ended = _reason(asked["error"]), True
 

@@ -176,7 +176,7 @@ class Receiving:
             self._came.append(_Come(expected, self._folder / name, parent))
 
     def _last_change(self, poll: Callable[[], None]) -> int:
-        """Waits until the program has read everything that was passed on; returns until when it may have changed files.
+        """Waits until the program has read everything that was passed on; returns the latest time of its changes.
 
         Changes of the next stream must be later (btrkeep/clock.py). `poll` may raise; raises BrokenPipeError.
         """
@@ -311,7 +311,7 @@ class _Come:
     """A received backup."""
 
     expected: ExpectedBackup
-    """What was announced."""
+    """The announced backup."""
     path: Path
     """The received subvolume."""
     parent: Path | None

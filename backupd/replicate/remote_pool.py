@@ -113,8 +113,8 @@ class RemotePool:
         says: Mapping[str, Any] | None = None,
         patience: float = DEFAULTS["stall"],
     ) -> None:
-        """`says`: the facts about this server that are sent to the other one. `patience`: the seconds within which it has to
-        answer, because its kernel may search long for changes. Raises RemotePoolMissing.
+        """`says`: the facts about this server that are sent to the other server. `patience`: the seconds within which it has
+        to answer, because its kernel may search long for changes. Raises RemotePoolMissing.
         """
         self._program, self.poll = program, poll
         self._is_pushed = says is not None

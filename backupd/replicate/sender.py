@@ -60,7 +60,7 @@ _TOGETHER = 0.001  # seconds
 
 
 class SendRefused(OperatorError):
-    """The request is invalid, or the requested backup is not in the pool as it was listed. `code`: of the protocol, or ""."""
+    """The request is invalid, or the requested backup has changed since it was listed. `code`: of the protocol, or ""."""
 
     def __init__(self, message: str, hint: str = "", code: str = "") -> None:
         super().__init__(message, hint)

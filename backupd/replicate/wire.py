@@ -245,7 +245,7 @@ class RemoteHost:
     held: dict[str, tuple[str | None, str]]
     """Reason and end of the holds, by the backup's name."""
     copy_of: str | None = None
-    """The id of the pool from which it is fetched there; None: it is backed up there."""
+    """The id of the pool that the other server fetches it from; None: that server backs it up itself."""
 
 
 @dataclass(frozen=True, slots=True)

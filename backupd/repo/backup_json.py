@@ -114,7 +114,7 @@ class Record:
     name: str | None = None
     """When the backup became final; None until then."""
     base: str | None = None
-    """The name of the backup of which it started as a snapshot; None: a first copy."""
+    """The name of the backup on which it is based; None: a first copy."""
     base_uuid: str | None = None
     """The `uuid` of that."""
     finished: datetime | None = None
@@ -160,7 +160,7 @@ class Record:
     of those whose content is not proven}; only if set.
     """
     shared_with: str | None = field(default=None, metadata=_LEFT_OUT)
-    """The backup with which it shares data (`share_with`), HOST@NAME; only if set."""
+    """The other backup that shares its data (`share_with`), HOST@NAME; only if set."""
     shared_bytes: int | None = field(default=None, metadata=_LEFT_OUT)
     """Bytes that share data with that backup; only if set."""
     unread_bases: tuple[str, ...] = field(default=(), metadata=_LEFT_OUT)

@@ -198,7 +198,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 class _CopyReader:
-    """Yields the lines of a copy. Raises OSError; UnusableCopy if it is no gzip file or too long."""
+    """Yields the lines of a copy. Raises OSError; UnusableCopy if it is not a gzip file or too long."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

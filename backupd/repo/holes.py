@@ -115,7 +115,7 @@ def punch(
 ) -> PunchResult:
     """Replaces zeros by holes in those `names` that are regular files of `at_least` bytes.
 
-    Names are paths relative to `subvolume`/data. Ignores names that do not exist, are no regular files, or are behind a symlink.
+    Names are paths relative to `subvolume`/data. Ignores names that do not exist, are not regular files, or are behind a symlink.
     Runs of fewer than `shortest` zeros remain. Content, owner, mode, times and file capabilities remain the same. The subvolume is
     writable and no other process writes in it. If `cancelled`, or if the pool is full, returns what was done so far. Raises
     PoolUnusable if the pool cannot be written or is too full to restore a file's times and capabilities, OperatorError for other

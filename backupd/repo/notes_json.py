@@ -82,8 +82,8 @@ class Notes:
         return note is not None and not note.get(ACCEPTED)
 
     def is_original(self, name: str) -> bool:
-        """Returns True unless the backup was changed after it became final, accepted or not: a changed one is no copy of its
-        original.
+        """Returns True unless the backup was changed after it became final, accepted or not: a changed backup is not a copy of
+        its original.
         """
         return self.note(name, ALTERED_NOTE) is None
 

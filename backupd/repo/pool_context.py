@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from btrkeep.clock import Clock
 from btrkeep.config import Config
-from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.errors import READ_ONLY_HINT, OperatorError, PoolUnusable
 from btrkeep.pool.marker import Pool, PoolMissing, open_pool
 from btrkeep.pool.mounts import mount_options, mount_pool_words
 from btrkeep.procfs import SYS_ADMIN, read_capabilities
@@ -63,7 +63,7 @@ def open_configured(config: Config) -> Pool:
 def require_writable(pool: Pool) -> None:
     """Raises PoolUnusable if the pool is or has become read-only."""
     if "ro" in mount_options(pool.path):
-        raise PoolUnusable(f"{pool.path} is read-only", "check the kernel's messages (dmesg), then mount it read-write")
+        raise PoolUnusable(f"{pool.path} is read-only", READ_ONLY_HINT)
 
 
 def require_catalogue_of(config: Config, pool: Pool, recorded_id: str | None) -> None:

@@ -86,7 +86,9 @@ def brought_to(record: bytes, rate: int, *, boot: bytes, now: int) -> bytes:
 
 
 class BudgetPace:
-    """Takes from budgets in this process. `sleep` takes seconds and may return early; `is_over` ends all waiting."""
+    """Uses bandwidth budgets in this process, without a relay. `sleep` takes seconds and may return early; `is_over` ends all
+    waiting.
+    """
 
     def __init__(self, buckets: Sequence[Bucket], sleep: Callable[[float], object], is_over: Callable[[], bool]) -> None:
         self._buckets = [throttle.OpenBucket(str(bucket.path)) for bucket in buckets]

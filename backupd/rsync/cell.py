@@ -16,11 +16,11 @@ pipes.
 `btrfs receive` may also reserve space and use those ioctls of btrfs with which a subvolume is made, found, written to and marked as
 a copy: none of them deletes a subvolume, mounts, or waits. The ioctl that makes a subvolume read-only does nothing and reports
 success: that saves one commit of the filesystem for each backup, and the snapshot that gets the backup's name is read-only
-(docs/decisions/0055). The program that applies a host's stream has three ioctls: clone, encoded write, and
-punch a hole.
+(docs/decisions/0055). The program that applies a host's stream has three ioctls: clone, encoded write, and punch a
+hole.
 
 Calls that are not allowed fail with ENOSYS, as on an older kernel, so that the C library uses its older method; ioctl fails with
-ENOTTY, as on a file that is no terminal.
+ENOTTY, as on a file that is not a terminal.
 """
 
 import errno

@@ -31,8 +31,12 @@ from btrkeep.config import HostConfig, SshSettings
 from btrkeep.process.programs import ProgramFailed, run
 
 LARGE = 1 << 20  # inplace = "large": above this size, a rewrite costs more than the dead space of in-place writes
-SNAPSHOT_FOLDER = ".btrkeep-source"
-"""The folder at the top of a subvolume in which btrkeep-source keeps its btrfs snapshots."""
+SNAPSHOTS = ".btrkeep-source/*-????????T??????Z-??????.[0-9]*/"
+"""The btrfs snapshots of btrkeep-source, which are in its folder at the top of a subvolume. A folder of that name that a user made
+is backed up like any other.
+"""
+KEPT_SNAPSHOTS = ".btrkeep-source/*=????????T??????Z-??????/"
+"""Those that are kept for streams (`engine = "send"`), also after the engine was changed."""
 
 METADATA = ("--archive", "--hard-links", "--acls", "--xattrs", "--xattrs", "--numeric-ids")
 """All metadata of a file, in both directions. Without a second --xattrs rsync leaves out the attributes user.rsync.% of a file,
@@ -200,7 +204,8 @@ def filters(host: HostConfig, path: str) -> tuple[str, ...]:
         *(f"--filter=+ {as_pattern(name)}" for name in wanted),
         *(f"--filter=- {pattern}" for pattern in host.self_excluded),
         *(f"--filter=- {pattern}" for pattern in host.exclude),
-        *((f"--filter=- {SNAPSHOT_FOLDER}/",) if host.address else ()),
+        *((f"--filter=- {SNAPSHOTS}",) if host.snapshots != "off" else ()),
+        *((f"--filter=- {KEPT_SNAPSHOTS}",) if host.address else ()),
     )
 
 
@@ -217,8 +222,9 @@ def remote_shell(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket], 
 
 
 def shell_command(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket], control: Path | None = None) -> tuple[str, ...]:
-    """Returns the remote shell, limited by the buckets, without the words that rsync adds; () for a local source
-    without a budget.
+    """Returns the command of the remote shell, with the relay that keeps to the buckets; () for a local source without buckets.
+
+    rsync appends the host and its own command.
     """
     shell = ssh_command(host, ssh, control) if host.address else ()
     return relay_command(buckets, shell) if buckets else shell

@@ -24,10 +24,17 @@ from btrkeep.units import names_in_words, printable
 
 _SECONDS = 30.0
 _LARGEST = 4 << 20  # bytes of the host's answer
+_SSH_FAILED = 255  # exit status of ssh for its own errors
+
+
+class NotAvailable(OperatorError):
+    """The host never gives this answer: its key permits only rsync, it does not have the program, or it has too many mounts. Asking
+    again does not help.
+    """
 
 
 async def output_of(host: HostConfig, ssh: SshSettings, control: Path | None, words: Sequence[str]) -> bytes:
-    """Raises OperatorError: the key permits rsync only, the host does not have the program, or it did not answer."""
+    """Returns what the command prints on the host. Raises NotAvailable, and OperatorError if there was no complete answer."""
     heard = bytearray()
     command = (*ENDS_WITH_US, *host_command(host, ssh, control, words))
     group = Group.start(command, on_stdout=lambda data: heard.extend(data[: _LARGEST - len(heard)]), on_stderr=lambda _: None)
@@ -41,8 +48,12 @@ async def output_of(host: HostConfig, ssh: SshSettings, control: Path | None, wo
     except asyncio.CancelledError:
         group.signal(signal.SIGKILL)
         raise
-    if status or len(heard) >= _LARGEST:
-        raise OperatorError(f"the host does not run `{words[0]}`: perhaps its key permits only rsync")
+    if status == _SSH_FAILED:
+        raise OperatorError("the host could not be reached again")
+    if len(heard) >= _LARGEST:
+        raise OperatorError(f"the host's answer to `{words[0]}` is too long")
+    if status:
+        raise NotAvailable(f"the host does not run `{words[0]}`: perhaps its key permits only rsync")
     return bytes(heard)
 
 
@@ -193,7 +204,7 @@ class HostMounts:
 
 
 async def read_host_mounts(host: HostConfig, ssh: SshSettings, control: Path | None) -> HostMounts:
-    """Asks the host. Raises OperatorError: its key permits only rsync, it has no /proc, or it did not answer."""
+    """Asks the host. Raises NotAvailable, and OperatorError if there was no complete answer."""
     return parse_answer(await output_of(host, ssh, control, _MOUNTS_COMMAND), host.paths)
 
 
@@ -211,6 +222,6 @@ def parse_answer(answer: bytes, paths: Sequence[str]) -> HostMounts:
                 break
             mounts = [mount for mount in mounts if not all(is_expected(str(mount.target), path) for path in paths)]
             if len(mounts) > _MOST:  # comparing every pair would take long
-                raise OperatorError(f"the host has more than {_MOST:,} mounts")
+                raise NotAvailable(f"the host has more than {_MOST:,} mounts")
             return HostMounts(line.decode("ascii", "replace"), tuple(mounts))
-    raise OperatorError("the host has no /proc, or its answer cannot be read")
+    raise NotAvailable("the host has no /proc, or its answer cannot be read")

@@ -2,8 +2,8 @@
 
 ``--ignore-existing`` is given if nothing may be overwritten: then rsync does not touch entries of another type either, which it
 would otherwise delete to make a folder. Never ``--delete`` or ``--force``. ``--no-implied-dirs``: existing folders above the
-restored files are not changed; missing ones are made. They are checked first, because rsync up to 3.4 follows a symlink in the
-place of one.
+restored files are not changed; missing ones are made. They are checked first, because rsync up to 3.4 follows a symlink that
+replaced one.
 """
 
 import re

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.rsync.command import host_command
+from backupd.rsync.command import as_pattern, host_command
 from backupd.rsync.process import RunCancellation
 from backupd.rsync.shared_connection import NotConnected
 from btrkeep.config import HostConfig, SshSettings, page
@@ -63,6 +63,8 @@ class SnapshotSession:
     """The mount points of the filesystems that have snapshots."""
     dumps: tuple[HostDump, ...] = ()
     """The dumps that the host made."""
+    own: tuple[str, ...] = ()
+    """The folders of the program's own snapshots, which are empty in the session."""
 
     def without(self, full: Iterable[str]) -> dict[str, PathConsistency]:
         """Returns how the source paths were read if the snapshots of these filesystems became full: a full classic LVM snapshot can
@@ -84,9 +86,10 @@ def _mounts_of(path: str, mounts: Iterable[str]) -> list[str]:
     return [*(mount for mount in mounts if mount != path and below(mount, path)), *([max(above, key=len)] if above else [])]
 
 
-def in_session(host: HostConfig, session: str) -> HostConfig:
-    """Returns the host with a command for rsync that shows it the snapshots of a session."""
-    return replace(host, rsync_path=f"{PROGRAM} rsync {session}")
+def in_session(host: HostConfig, session: str, own: Sequence[str] = ()) -> HostConfig:
+    """Returns the host with a command for rsync that shows it the snapshots of a session, without the program's own folders."""
+    excluded = (*host.self_excluded, *(f"{as_pattern(folder)}/" for folder in own))
+    return replace(host, rsync_path=f"{PROGRAM} rsync {session}", self_excluded=excluded)
 
 
 async def begin_session(
@@ -182,7 +185,8 @@ def parse_session(answer: bytes, paths: Sequence[str]) -> SnapshotSession:
             raise ValueError("not the name of a session")
         taken = dict(_filesystem(entry) for entry in list_of(fields, "filesystems", _MOST_FILESYSTEMS))
         dumps = tuple(parse_dump(entry) for entry in list_of(fields, "dumps", MOST_DUMPS))
-        return SnapshotSession(name, _consistencies(fields, paths, taken), tuple(taken), dumps)
+        own = tuple(map(_folder, list_of({"own": [], **fields}, "own", _MOST_FILESYSTEMS)))
+        return SnapshotSession(name, _consistencies(fields, paths, taken), tuple(taken), dumps, own)
     except INVALID:
         raise invalid_answer("begin") from None
 
@@ -216,6 +220,13 @@ def _filesystem(entry: Mapping[str, Any]) -> tuple[str, datetime]:
     if not isinstance(mount, str) or not mount.startswith("/"):
         raise ValueError("not a mount point")
     return mount, parse_time(entry["taken"])
+
+
+def _folder(folder: Any) -> str:
+    """Returns the path of a folder of the program. Raises ValueError."""
+    if not isinstance(folder, str) or not folder.startswith("/") or not folder.endswith("/.btrkeep-source"):
+        raise ValueError("not a folder of the program")
+    return folder
 
 
 def _consistencies(fields: Mapping[str, Any], paths: Sequence[str], taken: Mapping[str, datetime]) -> dict[str, PathConsistency]:

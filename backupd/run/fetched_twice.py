@@ -2,7 +2,7 @@
 
 Asking the host would need a command that a restricted key does not permit, so the backup is searched: only in a run that has
 fetched much, and by a sample. Files are compared by name, size and time in nanoseconds. A folder counts if its files are also in
-another folder, and its folders have the times of those in the other one, which is not so for a second installation or a second
+another folder, and its folders have the times of those in the other folder, which is not so for a second installation or a second
 checkout.
 """
 

@@ -57,7 +57,7 @@ class WorkSubvolume:
     path: Path
     """Its folder."""
     base: Record | None
-    """The record of the backup of which it started as a snapshot; None: a first copy."""
+    """The record of the backup on which it is based; None: a first copy."""
     fresh: bool
     """True if this run made it, so that it contains no new data yet."""
     id: int

@@ -47,7 +47,7 @@ from btrkeep.config import HostConfig
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.lasting import follow
-from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, is_caused_by_damage, is_damage
+from btrkeep.errors import READ_ONLY_HINT, LockHeld, OperatorError, PoolUnusable, is_caused_by_damage, is_damage
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.marker import Pool
@@ -381,7 +381,7 @@ class HostRun:
 
     def _record(self, first: Record, transfer: Transfer, verdict: RunVerdict) -> Record:
         results, base = tuple(transfer.results.values()), transfer.prepared.base
-        spent, conditions = elapsed() - self.begun, [*transfer.conditions, *self.standing]
+        spent, conditions = elapsed() - self.begun, [*transfer.conditions, *transfer.snapshots.conditions, *self.standing]
         return replace(
             first,
             state=verdict.state or PARTIAL,
@@ -445,7 +445,7 @@ class HostRun:
         except OSError as error:
             raise PoolUnusable(f"{path}: {error.strerror}", hint) from error
         if "ro" in options:
-            raise PoolUnusable(f"{path} has become read-only", hint)
+            raise PoolUnusable(f"{path} has become read-only", READ_ONLY_HINT)
 
     def _failed(self, why: str | Cause) -> HostResult:
         """`why`: the text of another component, if there is one: a hook, the kernel, another module."""

@@ -19,11 +19,11 @@ from backupd.rsync.snapshot_session import (
     end_session,
     in_session,
 )
-from btrkeep.backup_states import Cause, CauseCode
+from btrkeep.backup_states import Cause, CauseCode, ConditionKey, ConditionKind
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.config.self_exclusion import below
-from btrkeep.consistency import LIVE, HostDump, PathConsistency
+from btrkeep.consistency import LIVE, HostDump, PathConsistency, consistency_words
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import OperatorError
 from btrkeep.process.progress import Cancellation
@@ -55,6 +55,7 @@ class HostSnapshots:
         self._refused = ""
         self._dumps: dict[str, HostDump] = {}
         self._read: dict[str, PathConsistency] = {}
+        self._lost: list[str] = []  # source paths whose snapshot became full
         self._is_wanted = host.snapshots != "off"
 
     @property
@@ -88,7 +89,7 @@ class HostSnapshots:
 
     @Checkpoint("session of snapshots begun")
     def _begun(self, session: SnapshotSession) -> None:
-        self._session, self.host = session, in_session(self._configured, session.name)
+        self._session, self.host = session, in_session(self._configured, session.name, session.own)
         for dump in session.dumps:
             before = self._dumps.get(dump.name)
             self._dumps[dump.name] = before if before and before.failed else dump
@@ -120,7 +121,22 @@ class HostSnapshots:
             )
             return
         read = session.without(full)
-        self._read |= {path: read[path] for path, before in self._read.items() if before is session.paths[path]}
+        for path, before in list(self._read.items()):
+            if before is session.paths[path] and read[path] is not before:
+                self._read[path] = read[path]
+                self._lost.append(path)
+                if self._configured.snapshots != "required":  # then it is the reason why the backup is suspect
+                    self.warnings.append(consistency_words(path, read[path]))
+
+    @property
+    def conditions(self) -> list[ConditionKey]:
+        """Returns what failed on the host, so that it is an alarm if it lasts. A path that may be live is no failure."""
+        keys = [ConditionKey(ConditionKind.DUMP_FAILED, "", dump.name) for dump in self._dumps.values() if dump.failed]
+        if self._refused:
+            return [*keys, ConditionKey(ConditionKind.NO_SNAPSHOT, "")]
+        is_required = self._configured.snapshots == "required"
+        live = [path for path, read in self._read.items() if read.is_live and (is_required or path in self._lost)]
+        return keys + [ConditionKey(ConditionKind.NO_SNAPSHOT, path) for path in live]
 
     def judged(self, results: Sequence[PathResult]) -> list[PathResult]:
         """Returns the results of a run whose session has ended, with how each path was read; suspect if a required snapshot or dump

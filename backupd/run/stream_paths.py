@@ -29,7 +29,7 @@ from backupd.run.verdict import PathEvidence, SuspectLimits, judge_path
 from backupd.streams import stream_format
 from backupd.streams.applying import AppliedStream, StreamTarget, apply_stream
 from backupd.streams.host_stream import FolderAbove, HostStream, StreamSession, begin_streams, stream_command
-from btrkeep.backup_states import Cause, CauseCode, ConditionKey
+from btrkeep.backup_states import Cause, CauseCode, ConditionKey, ConditionKind
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
 from btrkeep.consistency import SNAPSHOT, HostDump, PathConsistency
@@ -63,6 +63,11 @@ class StreamSources:
 
     warnings: list[str]
     dumps: tuple[HostDump, ...] = ()
+
+    @property
+    def conditions(self) -> list[ConditionKey]:
+        """Returns what failed on the host, so that it is an alarm if it lasts."""
+        return [ConditionKey(ConditionKind.DUMP_FAILED, "", dump.name) for dump in self.dumps if dump.failed]
 
 
 class StreamTransfer:

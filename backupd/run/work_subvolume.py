@@ -225,7 +225,8 @@ def choose_base(
     """Returns the base, and the names of the newer backups that the disk cannot read.
 
     Those that the continued run has skipped are read again, because a disk may have been missing; so are those known to be damaged
-    completely. A backup with damaged files of which some are not named is no base, because a run could not fetch those again.
+    completely. A backup with damaged files of which some are not named cannot be the base, because a run could not fetch those
+    again.
     """
     paths: dict[str, set[str]] = {}
     for row in damages:
@@ -280,7 +281,7 @@ def linked_since(base: FinalBackup | None) -> int:
 
 
 def ancestors_of(base: FinalBackup | None, created: int) -> dict[str, int]:
-    """Returns the `ancestors` of the Record of a snapshot of `base` that was made in that generation."""
+    """Returns `ancestors` for the Record of a new snapshot of `base`. `created`: the generation in which the snapshot was made."""
     if base is None:
         return {}
     older = {} if base.subvolume.received_uuid else base.record.ancestors  # otherwise they are generations of another pool

@@ -44,7 +44,7 @@ class ServeJob:
     id: str
     """Its id."""
     verb: str
-    """What it does."""
+    """The verb that it carries out."""
     host: str
     """The host's name."""
     who: str

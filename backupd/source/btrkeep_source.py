@@ -60,9 +60,9 @@ LONGEST = 120  # seconds for a command of LVM or ZFS, and to wait for a lock
 
 # linux/btrfs.h
 SUBVOL_GETFLAGS, SNAP_CREATE_V2, SNAP_DESTROY = 0x80089419, 0x50009417, 0x5000940F
-GET_SUBVOL_ROOTREF, INO_LOOKUP_USER = 0xD000943D, 0xD000943E
+GET_SUBVOL_ROOTREF, INO_LOOKUP, INO_LOOKUP_USER, TREE_SEARCH = 0xD000943D, 0xD0009412, 0xD000943E, 0xD0009411
 GET_SUBVOL_INFO, SEND = 0x81F8943C, 0x40489426
-SUBVOL_RDONLY, SUBVOLUME_TOP = 2, 256
+SUBVOL_RDONLY, SUBVOLUME_TOP, ROOT_TREE, INODE_ITEM, ROOT_REF, FILEID_BTRFS = 2, 256, 1, 1, 156, 0x4D
 # sys/mount.h, sched.h, sys/prctl.h, linux/capability.h
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_RELATIME = 1, 32, 4096, 16384, 1 << 18, 1 << 21
 MNT_DETACH, CLONE_NEWNS, PR_SET_PDEATHSIG, PR_CAPBSET_DROP = 2, 0x20000, 1, 24
@@ -117,11 +117,11 @@ def read_config(path: str) -> SourceConfig:
     config = SourceConfig()
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), default_section="")
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        with open(path, "rb") as file:
             owner = os.fstat(file.fileno())
             if owner.st_uid not in (0, os.geteuid()) or owner.st_mode & 0o022:
                 raise RefusedRequest(f"{path} can be changed by other users; run `chown root {path}; chmod 644 {path}`")
-            parser.read_file(file)
+            parser.read_string(os.fsdecode(file.read()), path)  # as the paths of a request, whatever the locale is
     except FileNotFoundError:
         return config
     except (OSError, configparser.Error, UnicodeError) as error:
@@ -433,6 +433,16 @@ def hidden_folder(top: int) -> int:
     return fd
 
 
+def has_own_folder(point: str) -> bool:
+    """False also if a user made a folder of that name: then it is shown and backed up like any other."""
+    try:
+        with opened(point) as top:
+            os.close(hidden_folder(top))
+    except OSError:
+        return False
+    return True
+
+
 def take_btrfs(piece: Dict[str, Any]) -> None:
     with opened(piece["folder"]) as top, opened(piece["of"]) as source:
         with contextlib.suppress(FileExistsError):
@@ -449,7 +459,7 @@ def remove_btrfs(piece: Dict[str, Any]) -> None:
     try:
         with opened(piece["folder"]) as top:
             try:
-                folder = hidden_folder(top)
+                folder = _folder_of(top, piece["name"])
             except OSError:  # nothing was made; or a user owns the top and has put another folder or a link in its place, in which
                 return  # root deletes nothing: it may contain subvolumes of other users
             try:
@@ -463,10 +473,57 @@ def remove_btrfs(piece: Dict[str, Any]) -> None:
         pass
 
 
+def _folder_of(top: int, name: str) -> int:
+    """Opens the folder of a snapshot, wherever the owner of the top has moved it: by its number, as file servers do."""
+    try:
+        tree, number = own_snapshots(top)[name]
+        handle = struct.pack("=IiQQI", 20, FILEID_BTRFS, number, tree, 0)
+        return _call("open_by_handle_at", top, handle, os.O_RDONLY | os.O_DIRECTORY)
+    except (PermissionError, KeyError):  # in a container; or it was not made
+        return hidden_folder(top)
+
+
+def own_snapshots(top: int) -> Dict[str, Tuple[int, int]]:
+    """Returns the snapshots that are in folders of a subvolume which only root can write: by name, the numbers of the subvolume and
+    the folder. It reads the trees of btrfs, in which a rename changes neither. Raises OSError."""
+    answer, snapshots = bytearray(struct.pack("=QQ4080x", 0, SUBVOLUME_TOP)), {}
+    fcntl.ioctl(top, INO_LOOKUP, answer)
+    (tree,) = struct.unpack_from("=Q", answer)
+    for _, content in tree_items(top, ROOT_TREE, tree, ROOT_REF):
+        folder, _, length = struct.unpack_from("=QQH", content)
+        name = os.fsdecode(content[18 : 18 + length])
+        if SESSION.fullmatch(name.rpartition(".")[0]):
+            for _, inode in tree_items(top, tree, folder, INODE_ITEM):
+                owner, _, mode = struct.unpack_from("=III", inode, 44)
+                if owner == os.geteuid() and not mode & 0o077:
+                    snapshots[name] = (tree, folder)
+    return snapshots
+
+
+def tree_items(fd: int, tree: int, number: int, kind: int) -> Iterator[Tuple[int, bytes]]:
+    """Yields offset and content of the items of one kind that a tree of btrfs has for an object. Needs root. Raises OSError."""
+    least, most = 0, (1 << 64) - 1
+    while True:
+        answer = bytearray(struct.pack("=7Q4I4024x", tree, number, number, least, most, 0, most, kind, kind, 1000, 0))
+        fcntl.ioctl(fd, TREE_SEARCH, answer)
+        (count,) = struct.unpack_from("=I", answer, 64)
+        at = 104
+        for _ in range(count):
+            _, _, least, _, size = struct.unpack_from("=QQQII", answer, at)
+            yield least, bytes(answer[at + 32 : at + 32 + size])
+            at += 32 + size
+        if not count or least == most:
+            return
+        least += 1
+
+
 def snapshots_in(point: str) -> List[str]:
-    """Returns the names in our folder at the top of a subvolume. Raises OSError if there is none, or a user made it."""
+    """Returns the names of our snapshots of a subvolume and those nested in it. Raises OSError if they cannot be read."""
     with opened(point) as top:
-        folder = hidden_folder(top)
+        try:
+            return list(own_snapshots(top))
+        except PermissionError:  # in a container
+            folder = hidden_folder(top)
         try:
             return os.listdir(folder)
         finally:
@@ -542,7 +599,7 @@ REMOVE = {"btrfs": remove_btrfs, "lvm": remove_lvm, "lvm-thin": remove_lvm, "zfs
 
 # --- the plan of a session ------------------------------------------------------------------------------------------------------
 class SnapshotPlan:
-    """What `begin` takes. A piece is one snapshot: a method, a name, and where it is."""
+    """The snapshots that `begin` makes. A piece is one snapshot: a method, a name, and its place."""
 
     def __init__(self, session: str) -> None:
         self.session = session
@@ -991,12 +1048,16 @@ def dump_postgresql(folder: str, _rest: str, deadline: float) -> None:
     """Writes globals.sql, and NAME.sql for each database, as pg_dump prints it."""
     user = [] if os.geteuid() else ["runuser", "-u", "postgres", "--"]
     _into(folder + "/globals.sql", [*user, "pg_dumpall", "--globals-only"], deadline)
-    query = "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1"
+    # A database whose deletion was interrupted has the limit -2, and accepts no connection.
+    query = "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate AND datconnlimit <> -2 ORDER BY 1"
     _into(folder + "/.names", [*user, "psql", "-X", "-A", "-t", "-0", "-c", query, "postgres"], deadline)
     for name in _names(folder, "\0"):  # a name may have newlines
         # --dbname takes a connection string: quoted, so that a database's name is not read as one.
         quoted = "dbname='{}'".format(name.replace("\\", "\\\\").replace("'", "\\'"))
-        _into(folder + "/" + _file_name(name) + ".sql", [*user, "pg_dump", "--create", "--dbname=" + quoted], deadline)
+        # psql cannot connect to a name with a line break by a line in a script, so pg_dump refuses to write one.
+        create = [] if re.search(r"[\r\n]", name) else ["--create"]
+        file = "%67lobals" if name == "globals" else _file_name(name)
+        _into(folder + "/" + file + ".sql", [*user, "pg_dump", *create, "--dbname=" + quoted], deadline)
 
 
 def dump_mysql(folder: str, _rest: str, deadline: float) -> None:
@@ -1004,10 +1065,14 @@ def dump_mysql(folder: str, _rest: str, deadline: float) -> None:
     is_mariadb = shutil.which("mariadb-dump") is not None
     client, dumper = ("mariadb", "mariadb-dump") if is_mariadb else ("mysql", "mysqldump")
     _into(folder + "/.names", [client, "--batch", "--skip-column-names", "-e", "SHOW DATABASES"], deadline)
-    words = "--single-transaction --quick --routines --events --triggers --skip-dump-date --order-by-primary --databases".split()
-    for name in _names(folder):
-        if name not in ("information_schema", "performance_schema", "sys"):
-            _into(folder + "/" + _file_name(name) + ".sql", [dumper, *words, "--", name], deadline)
+    words = "--single-transaction --quick --routines --events --triggers --skip-dump-date --order-by-primary".split()
+    for escaped in _names(folder):
+        name = re.sub(r"\\([nt0\\])", lambda match: {"n": "\n", "t": "\t", "0": "\0"}.get(match.group(1), "\\"), escaped)
+        # "#mysql50#" begins the names of folders that are no databases, such as lost+found of a filesystem.
+        if name in ("information_schema", "performance_schema", "sys") or name.startswith("#mysql50#"):
+            continue
+        more = ["--flush-privileges"] if name == "mysql" else []  # a server that loads it uses its users at once
+        _into(folder + "/" + _file_name(name) + ".sql", [dumper, *words, *more, "--databases", "--", name], deadline)
 
 
 COPY_SQLITE = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=60).backup(sqlite3.connect(sys.argv[2]))"
@@ -1159,10 +1224,12 @@ def require_allowed(path: str, allowed: Sequence[str], hint: str) -> None:
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def _call(name: str, *arguments: Any) -> None:
-    if getattr(LIBC, name)(*arguments):
+def _call(name: str, *arguments: Any) -> int:
+    answer = getattr(LIBC, name)(*arguments)
+    if answer < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
+    return int(answer)
 
 
 def mount_at(source: Optional[str], target: str, kind: Optional[str], flags: int, data: str = "") -> None:
@@ -1261,8 +1328,9 @@ def _build(stage: str, full: str, places: Dict[str, Dict[str, Any]], points: Set
             is_needed = place and (place["piece"] or (place["counts"] and error.errno not in (errno.ENOENT, errno.ENOTDIR)))
             if point == "/" or is_needed:
                 raise
-        with contextlib.suppress(OSError):
-            bind(stage + "/empty", full, point.rstrip("/") + "/" + HIDDEN)
+        if has_own_folder(full + point.rstrip("/")):
+            with contextlib.suppress(OSError):
+                bind(stage + "/empty", full, point.rstrip("/") + "/" + HIDDEN)
 
 
 def _source(stage: str, piece: Dict[str, Any], folder: str) -> str:
@@ -1587,6 +1655,8 @@ class Host:
     def _answer(
         self, session: str, plan: SnapshotPlan, mounts: Sequence[MountEntry], paths: Sequence[str], dumps: List[Dict[str, Any]]
     ) -> Dict[str, Any]:
+        folders = (place["point"] for place in plan.places if has_own_folder(place["point"]))
+        own = [point.rstrip("/") + "/" + HIDDEN for point in folders]  # the server excludes these
         return {
             "format": FORMAT,
             "session": session,
@@ -1596,6 +1666,7 @@ class Host:
                 for piece in plan.pieces.values()
             ],
             "dumps": dumps,
+            "own": [as_text(folder) for folder in own],
         }
 
     def _dumps(self, paths: Sequence[str]) -> List[Dict[str, Any]]:

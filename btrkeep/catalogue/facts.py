@@ -1,4 +1,4 @@
-"""Single facts by name, in the table `about`; and the copy of the history, with the time from which it is complete."""
+"""Single facts by name, in the table `about`; and the copy of the history, with the start of its complete part."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -70,7 +70,7 @@ class HistoryStore(AboutStore):
         return history.rows(self._reader)
 
     def history_copy(self) -> str | None:
-        """Returns the id of the copy to which this history was last written, or from which it was read."""
+        """Returns the id of the copy that was written last from this history, or read into it."""
         return self.get_fact(_COPY)
 
     def set_history_copy(self, copy: str) -> None:

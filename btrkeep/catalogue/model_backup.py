@@ -51,7 +51,7 @@ class Backup:
     warnings: tuple[str, ...] = ()
     """What is missing or unusual in a backup, one line each."""
     base: str | None = None
-    """The name of the backup of which it started as a snapshot; None for a first copy."""
+    """The name of the backup on which it is based; None for a first copy."""
     subvolume_id: int | None = None
     """The subvolume's number in the pool's filesystem."""
     uuid: str | None = None

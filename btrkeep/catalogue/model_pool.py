@@ -150,7 +150,7 @@ class BalanceStep:
 
 
 SPANS = ("raw", "hour", "day")
-"""raw: as it was taken. hour, day: the summary of all samples of that hour or day."""
+"""raw: unchanged. hour, day: the summary of all samples of that hour or day."""
 JOBS = ("backup", "expire", "balance")
 
 

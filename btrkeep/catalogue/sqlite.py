@@ -140,7 +140,7 @@ OUT: Mapping[str, Callable[[bytes], Any]] = {
     "rows": lambda raw: tuple(map(tuple, json.loads(raw))),
     "flag": lambda raw: raw != b"0",
     "cause": cause_out,
-    "conditions": _conditions_out,
+    "conditions": lambda raw: _conditions_out(raw) if raw != b"[]" else (),
 }
 """How the value of a column is converted if the query names this, in brackets."""
 for _name, _conversion in OUT.items():

@@ -119,6 +119,13 @@ _FORGET = (
     "DELETE FROM comparison WHERE host = :host AND name = :name",
 )
 _COUNTS = "SELECT host, name, count(DISTINCT path) FROM damage WHERE fate IS NULL GROUP BY host, name"
+# Few backups have damage, so few details are parsed. Invalid JSON must not fail the query.
+_UNREPAIRED = f"""SELECT * FROM ({_COUNTS}) AS bad WHERE NOT EXISTS (
+    SELECT 1 FROM backup AS old
+    JOIN backup AS copy ON copy.host = old.host AND copy.base = old.name AND copy.name <> '' AND copy.expired IS NULL
+    JOIN backup_detail AS detail ON detail.host = copy.host AND detail.name = copy.name
+    WHERE old.host = bad.host AND old.name = bad.name AND old.expired IS NOT NULL
+        AND CASE WHEN json_valid(detail.detail) THEN json_extract(detail.detail, '$.repaired.of_uuid') = old.uuid END)"""
 _FILES = "SELECT count(DISTINCT path) FROM damage WHERE host = :host AND fate IS NULL"
 _PATHS = "SELECT DISTINCT path FROM damage WHERE host = :host AND fate IS NULL ORDER BY path LIMIT :most"
 _FIRST = "SELECT host, name, min(path) FROM damage WHERE fate IS NULL GROUP BY host, name"
@@ -136,6 +143,10 @@ class DamageStore(CatalogueSession):
     def damaged_files(self) -> dict[tuple[str, str], int]:
         """Returns the number of damaged files of each backup that has any, by host and name. Resolved damages are not counted."""
         return {(host, name): files for host, name, files in self._reader.all(_COUNTS)}
+
+    def unrepaired_files(self) -> dict[tuple[str, str], int]:
+        """Returns the same without expired backups that a repaired copy replaces: nothing is to be done about them."""
+        return {(host, name): files for host, name, files in self._reader.all(_UNREPAIRED)}
 
     def first_damaged(self) -> dict[tuple[str, str], str]:
         """Returns the path of one damaged file of each backup that has any, by host and name. Resolved damages are not counted."""

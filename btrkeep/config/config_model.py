@@ -185,7 +185,7 @@ class HostConfig:
     self_excluded: tuple[str, ...] = ()
     """Exclude patterns for the pool and the state folder, if the host is this machine."""
     fault: str = ""
-    """The mistake, FILE:LINE and why, because of which it is not backed up; "": none. The other settings are then those of its
+    """The mistake that prevents its backup, FILE:LINE and the reason; "": none. The other settings are then those of its
     last valid configuration, or the defaults, and are for reports only."""
 
     def hook_words(self, words: tuple[str, ...]) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def _require_file(main: Path) -> None:
 
 
 def _refuse_written_by_others(path: Path, problems: Problems) -> None:
-    """Root runs the hooks in a configuration, so only root may be able to write it. A missing file is no problem."""
+    """Root runs the hooks in a configuration, so only root may be able to write it. A missing file is not a problem."""
     if os.geteuid():
         return
     try:

@@ -135,7 +135,7 @@ def publish(
 
 
 def _rights(config: Config, former: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns who may do what. While a mistake makes that unclear, the published state applies, or else nothing is allowed."""
+    """Returns the rights of users. While a mistake makes these unclear, the published state applies, or else nothing is allowed."""
     if not config.are_rights_known:
         strict = {"web": {}, "no_downloads": True, "no_restores": True}
         return {**{key: former.get(key, value) for key, value in strict.items()}, "are_rights_known": False}

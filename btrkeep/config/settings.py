@@ -108,10 +108,18 @@ class BackupSettings:
 class SshSettings:
     key: Path = entry((SSH,), kinds.SSH_FILE, "/etc/btrkeep/id_ed25519", '"/etc/btrkeep/id_ed25519"',
         "The private key for the connections to the hosts.")
+    restore_key: Path | None = entry((SSH,), kinds.SSH_FILE, None, '"/etc/btrkeep/id_ed25519_restore"',
+        "The private key for restores to hosts: ``restore --to-host``, and the dashboard. If a host does not accept it, ssh tries "
+        "``key``. See :doc:`restricted-keys`. Without it: the file of ``key`` with ``_restore`` at its end, if there is one.")
     known_hosts: Path = entry((SSH,), kinds.SSH_FILE, "/etc/btrkeep/known_hosts", '"/etc/btrkeep/known_hosts"',
         "The hosts' public keys. A host without a key in it, or with another one, is not contacted.")
     command: str = entry((SSH,), kinds.COMMAND, "ssh", '"/usr/local/bin/ssh"',
         "The program for rsync's option -e, followed by btrkeep's options. Quote a word that contains spaces.")
+
+    @property
+    def key_for_restores(self) -> Path:
+        """Returns the file of the restore key, which may be missing."""
+        return self.restore_key or self.key.with_name(f"{self.key.name}_restore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +216,19 @@ class VerifySettings:
 
 @dataclass(frozen=True, slots=True)
 class DrillSettings:
-    """How much of a backup a drill restores, its maximum duration in seconds, and how backups are booted."""
+    """How much of a backup a drill restores, its maximum duration in seconds, and how backups are booted and dumps are loaded."""
 
     time: float | None = filled_by(TIME)
     sample: FileSample = entry((DRILL,), kinds.SAMPLE, "1000", '"5%"',
         "How much of a backup a drill restores: a number of names chosen at random, a share of them, or ``all``.")
     boot_timeout: float = entry((DRILL,), kinds.DURATION, "5m", '"15m"',
         "How long a system may take to boot in ``backupd drill --boot``, including its ``boot_checks``.")
+    load: Mapping[str, str] = field(default_factory=dict, metadata=ConfigKey((DRILL,), kinds.LOADS, [],
+        '["postgresql /usr/local/sbin/load-postgresql"]',
+        "Dumps that each drill also loads, each with a shell command: the name of a dump of ``btrkeep-source``, or the path of a "
+        "file or folder in the backup. The command must exit with 0: see :doc:`drills`.").metadata)
+    load_timeout: float = entry((DRILL,), kinds.DURATION, "30m", '"2h"',
+        "How long such a command may take.")
     max_age: float | None = filled_by(MAX_AGE)
 
     @property

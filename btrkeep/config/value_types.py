@@ -51,6 +51,8 @@ class ValueKind:
     """Completes "expected ..." in a problem."""
     parse: Callable[[Any], Any]
     """Returns the parsed value; raises InvalidValue, RefusedItems or ValueError."""
+    words: tuple[str, ...] = ()
+    """All values, if there are only a few."""
 
     def __call__(self, value: Any) -> Any:
         """The parsed value. Raises InvalidValue or RefusedItems, always with a reason."""
@@ -227,6 +229,27 @@ def _verb_counts(value: Any) -> dict[str, int]:
 
 
 _MOST_REQUESTS = 1_000_000
+_DUMP = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,49}|/\S*[^\s/]", re.ASCII)
+
+
+def _loads(value: Any) -> dict[str, str]:
+    """Parses "shop load-shop": the name of a dump or a path without spaces, and a command for the shell."""
+    if not isinstance(value, list):
+        raise InvalidValue
+    loads, wrong = dict[str, str](), list[tuple[Any, str]]()
+    for item in value:
+        dump, _, command = _text(item).partition(" ")
+        if not _DUMP.fullmatch(dump):
+            wrong.append((item, "expected the name of a dump, or a path of the backup, at its start"))
+        elif not command.strip() or not command.isprintable():
+            wrong.append((item, f"expected a command on one line after {dump}"))
+        elif dump in loads:
+            wrong.append((item, f"there is another command for {dump}"))
+        else:
+            loads[dump] = command.strip()
+    if wrong:
+        raise RefusedItems(wrong)
+    return loads
 
 
 def _ip(text: str) -> str:
@@ -244,7 +267,7 @@ def _one_of(words: tuple[str, ...]) -> ValueKind:
             raise InvalidValue(f"expected {expected}{near}")
         return str(value)
 
-    return ValueKind(f"{', '.join(literals[:-1])} or {literals[-1]}", expected, parse)
+    return ValueKind(f"{', '.join(literals[:-1])} or {literals[-1]}", expected, parse, words)
 
 
 def _zone(value: Any) -> ZoneInfo:
@@ -313,8 +336,13 @@ COUNT = ValueKind("whole number", "a whole number from 1, such as 4, without quo
 COUNT_LIMIT = ValueKind("whole number", 'a whole number from 1, such as 1000000, without quotes, or "none"', _count_limit)
 DURATION = ValueKind("duration", 'a duration such as "30m", "6h", "1d" or "2w"', _duration)
 EVENTS = ValueKind("list of events", 'a list of events such as ["failure", "suspect"]', _events)
-FLAG = ValueKind("true or false", "true or false, without quotes", _flag)
+FLAG = ValueKind("true or false", "true or false, without quotes", _flag, ("true", "false"))
 LISTEN = ValueKind("address and port", 'an address and a port such as "127.0.0.1:8765" or "[::1]:8765"', _text_as(parse_listen))
+LOADS = ValueKind(
+    "list of dumps and commands",
+    'a list of dumps, each with a command, such as ["postgresql /usr/local/sbin/load-postgresql"]',
+    _loads,
+)
 NAMES = ValueKind(
     "list of names", 'a list of names such as ["backup.example.org"]', _list_of(parse_host_name, "expected a host's name")
 )

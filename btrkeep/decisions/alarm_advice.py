@@ -89,10 +89,11 @@ TABLE: Mapping[tuple[str, str], Advice] = {
         "Check the log of its last run and fix the cause. The next run tries again.",
         "backupd log {name}"),
     (kinds.SUSPECT, kinds.HOST): Advice(
-        "Check which files are missing. If they were deleted on purpose, accept the backup.",
+        "Check the reason: which files are missing, or which dump or snapshot failed on the host. If nothing that you need is "
+        "missing, accept the backup.",
         "backupd list {name}"),
     (kinds.SILENT, kinds.HOST): Advice(
-        "Check that the machine is switched on, and that its window is long enough.",
+        "Check the reason. Without one: is the machine switched on, and its window long enough?",
         "backupd run {name}"),
     (kinds.FAILURE, kinds.POOL): Advice(
         "Check that the pool is mounted and writable, and that it is the right filesystem.",
@@ -104,7 +105,7 @@ TABLE: Mapping[tuple[str, str], Advice] = {
         "Check why it failed. Until then free space stays fragmented.",
         "btrfs-balancer plan --pool {pool}", "jobs"),
     (kinds.FAILURE, kinds.DRILL): Advice(
-        "A restored backup differed, or none was restored for a long time: check the differences, and try again.",
+        "A restored backup differed, a dump could not be loaded, or none was restored for a long time: check why, and try again.",
         "backupd drill"),
     (kinds.FAILURE, kinds.VERIFICATION): Advice(
         "Check that the timer btrkeep-verify@ or btrkeep-scrub@ is enabled. Damage is found only by reading.",
@@ -154,8 +155,8 @@ TABLE: Mapping[tuple[str, str], Advice] = {
         "Check the device's health (smartctl) and scrub the pool. Replace it before a second one fails.",
         "backupd doctor", "doctor"),
     (ANY, kinds.CONDITION): Advice(
-        "This has lasted for several nights: let root read the path on the host, or exclude it. Files deleted there may still be "
-        "in the backups.",
+        "This has lasted for several nights. A path: let root read it on the host, or exclude it; files deleted there may still "
+        "be in the backups. A dump or a snapshot: correct it on the host.",
         "backupd status {name}"),
     (ANY, kinds.HOST_KEY): Advice(
         "Compare the key with the host's own before you remove the recorded one: another machine may answer there.",

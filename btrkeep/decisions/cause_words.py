@@ -148,7 +148,8 @@ def without_host(text: str, host: str) -> str:
 
 
 def grouped_alike(items: Iterable[T], key: Callable[[T], Hashable | None]) -> list[list[T]]:
-    """Returns the items in groups: many items with the same key become one group, at the place of the first; all others are alone.
+    """Returns the items in groups: many items with the same key become one group, at the position of the first; every other item is
+    a group of its own.
 
     An item whose key is None is alone.
     """

@@ -271,7 +271,7 @@ def note_session(facts: FactWriter, name: str, session: ReplicaSession, kind: st
 
 
 def note_failure(facts: FactWriter, name: str, now: datetime, error: str, kind: str = REPLICA, *, away: bool = False) -> None:
-    """Stores that nothing could be copied; the time of the last copy remains. `away`: the other side is absent."""
+    """Stores that nothing could be copied; the time of the last copy remains. `away`: the other server, or the disk, is absent."""
     before = read_session(facts, name, kind) or ReplicaSession(now)
     note_session(facts, name, replace(before, tried=now, error=error, away=away), kind)
 

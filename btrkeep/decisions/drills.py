@@ -33,10 +33,11 @@ class DrillOutcome(StrEnum):
 
 
 class DrillKind(StrEnum):
-    """`restore`: files were restored and compared. `boot`: the whole system was booted."""
+    """`restore`: files were restored and compared. `boot`: the whole system was booted. `load`: dumps were loaded."""
 
     RESTORE = "restore"
     BOOT = "boot"
+    LOAD = "load"
 
 
 class DrillState(StrEnum):
@@ -50,7 +51,7 @@ class DrillState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DrillResult:
-    """The result of one drill. A boot has only `text`, also if it succeeded."""
+    """The result of one drill. A boot and a load have only `text`, also if they succeeded."""
 
     host: str
     """The host's name."""
@@ -79,7 +80,7 @@ class DrillResult:
     text: str = ""
     """What went wrong; "": nothing."""
     kind: DrillKind = DrillKind.RESTORE
-    """Start of the restore or of the boot."""
+    """What was tried."""
 
     @property
     def rate(self) -> float | None:
@@ -131,10 +132,17 @@ def in_turn(hosts: Iterable[str], drills: Mapping[str, Sequence[DrillResult]], c
 
 
 def drill_status(
-    drills: Mapping[str, Sequence[DrillResult]], hosts: Collection[str], oldest: float, now: datetime, *, is_asked: bool = False
+    drills: Mapping[str, Sequence[DrillResult]],
+    hosts: Collection[str],
+    oldest: float,
+    now: datetime,
+    *,
+    is_asked: bool = False,
+    loads: bool = True,
 ) -> DrillStatus:
     """Returns the state of all drills. Failures count only for `hosts`, the configured ones. `is_asked`: a maximum age is
-    configured, so having no proven restore also counts as late.
+    configured, so having no proven restore also counts as late. `loads`: dumps are configured to be loaded; without any, an earlier
+    failure of one can no longer end, and does not count.
     """
     proven = [
         drill
@@ -149,7 +157,7 @@ def drill_status(
         for host, drill_results in drills.items()
         if host in hosts
         for kind in DrillKind
-        if (drill := _newest(drill_results, kind))
+        if (loads or kind != DrillKind.LOAD) and (drill := _newest(drill_results, kind))
     ]
     failed = sorted((drill for drill in newest if drill.outcome == DrillOutcome.FAILED), key=lambda drill: drill.host)
     age = max(0.0, (now - last.at).total_seconds()) if last else None
@@ -217,10 +225,16 @@ def proven_words(drill: DrillResult) -> str:
     return f"{drill.host}@{drill.backup}, {names}, {format_size(drill.bytes)} in {format_duration(drill.restoring)}{rate}"
 
 
+_FAILURES = {
+    DrillKind.RESTORE: "was restored with differences",
+    DrillKind.BOOT: "did not boot correctly",
+    DrillKind.LOAD: "has a dump that could not be loaded",
+}
+
+
 def failure_words(drill: DrillResult) -> str:
     """Describes a failed drill in one line."""
-    outcome = "did not boot correctly" if drill.kind == DrillKind.BOOT else "was restored with differences"
-    return f"{drill.host}@{drill.backup} {outcome}: {drill.text}"
+    return f"{drill.host}@{drill.backup} {_FAILURES[drill.kind]}: {drill.text}"
 
 
 def drill_object(done: DrillResult) -> dict[str, object]:

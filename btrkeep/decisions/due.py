@@ -42,18 +42,31 @@ def is_due(last_complete: datetime | None, every: float, window: Window | None, 
     """A host is due if no complete backup started since the start of the present period. A backup with a time in the future does
     not count.
     """
+    due, when = due_when(last_complete, every, window, zone, now)
     if last_complete is None:
-        return Due(True, now, "no complete backup yet")
-    if last_complete > latest(now):
-        return Due(True, now, f"the time of the newest backup is in the future ({local_time(last_complete)})")
+        reason = "no complete backup yet"
+    elif last_complete > latest(now):
+        reason = f"the time of the newest backup is in the future ({local_time(last_complete)})"
+    elif every % DAY:
+        reason = f"last complete {_ago(now - last_complete)} ago, every {format_duration(every)}"
+    elif due:
+        reason = f"no complete backup since {local_time(when)}"
+    else:
+        reason = f"complete since {local_time(last_complete)}, next period begins {local_time(when)}"
+    return Due(due, when, reason)
+
+
+def due_when(
+    last_complete: datetime | None, every: float, window: Window | None, zone: ZoneInfo, now: datetime
+) -> tuple[bool, datetime]:
+    """Returns the same without the reason, for thousands of hosts at once: whether it is due, and since when or when."""
+    if last_complete is None or last_complete > latest(now):
+        return True, now
     begin = period_start(every, window, zone, now)
     if begin is None:
         following = last_complete + timedelta(seconds=every)
-        return Due(following <= now, following, f"last complete {_ago(now - last_complete)} ago, every {format_duration(every)}")
-    if last_complete < begin:
-        return Due(True, begin, f"no complete backup since {local_time(begin)}")
-    following = period_after(begin, every, window, zone)
-    return Due(False, following, f"complete since {local_time(last_complete)}, next period begins {local_time(following)}")
+        return following <= now, following
+    return (True, begin) if last_complete < begin else (False, period_after(begin, every, window, zone))
 
 
 def _ago(span: timedelta) -> str:
@@ -187,7 +200,7 @@ class RequestedRun:
 
 @dataclass(frozen=True, slots=True)
 class RequestDelay:
-    """`until`: from when the next backup may be requested. `previous`: the backup because of which it must wait, None: there were
+    """`until`: when the next backup may be requested. `previous`: the backup that makes it wait, None: there were
     `a_day`.
     """
 

@@ -13,7 +13,7 @@ from btrkeep.backup_states import Cause
 from btrkeep.catalogue import HostFacts
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.cause_words import error_words
-from btrkeep.decisions.due import host_late_from, is_due, latest
+from btrkeep.decisions.due import due_when, host_late_from, latest
 from btrkeep.decisions.lasting import condition_words, lasting, standing_words
 from btrkeep.decisions.rsync_meaning import ExitCause
 from btrkeep.units import local_time
@@ -74,11 +74,11 @@ def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: 
     """
     last = facts.last_complete if facts else None
     age = max(0.0, (now - last).total_seconds()) if last else None
-    following = is_due(last, host.every, host.window, zone, now).when if host.enabled else None
+    following = due_when(last, host.every, host.window, zone, now)[1] if host.enabled else None
     if host.fault:
         return HostStatus(host.name, "failing", last, age, None, f"not backed up: {host.fault}", _warnings(facts))
     state, warnings = _state(host, facts, zone, now), _warnings(facts)
-    if state == "ok" and facts and (until := _unrecorded_until(host, facts, zone, unknown)):
+    if state == "ok" and unknown and facts and (until := _unrecorded_until(host, facts, zone, unknown)):
         state = UNKNOWN
         words = f"it was due before {local_time(until)}, and the runs of that time are not recorded: one may have failed"
         warnings = (words, *warnings)
@@ -89,14 +89,23 @@ def _unrecorded_until(host: HostConfig, facts: HostFacts, zone: ZoneInfo, unknow
     """Returns the end of the time without recorded runs in which the host was due, if no backup or run is newer; else None."""
     newest = max(moment for moment in (facts.last_complete, facts.last_run_started) if moment)
     ends = [end for _, end in unknown if end > newest and host.enabled]
-    return max((end for end in ends if is_due(facts.last_complete, host.every, host.window, zone, end).due), default=None)
+    return max((end for end in ends if due_when(facts.last_complete, host.every, host.window, zone, end)[0]), default=None)
+
+
+SKIPPED = "the last run skipped it"
+"""Start of the warning about that."""
 
 
 def _warnings(facts: HostFacts | None) -> tuple[str, ...]:
     if facts is None:
         return ()
-    alarming = map(condition_words, lasting(facts.lasting, facts.last_complete))
-    warnings = (*alarming, *standing_words(facts.lasting), *facts.newest_warnings)
+    warnings = facts.newest_warnings
+    if facts.lasting:
+        alarming = map(condition_words, lasting(facts.lasting, facts.last_complete))
+        warnings = (*alarming, *standing_words(facts.lasting), *warnings)
+    if facts.last_run_outcome == "skipped" and _newer_than_complete(facts):
+        reason = error_words(facts.last_run_error, facts.last_run_cause) or "no reason is recorded"
+        warnings = (f"{SKIPPED}: {reason}", *warnings)
     if facts.ahead is None:
         return warnings
     words = f"the time of a backup, {local_time(facts.ahead)}, is in the future, so it does not count: was a clock wrong?"

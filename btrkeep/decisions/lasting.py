@@ -74,6 +74,12 @@ def condition_words(condition: Condition) -> str:
             return f"{name}: deletions have been skipped {since}, so files deleted on the host may still be in the backups"
         case ConditionKind.EMPTIED:
             return f"{name} has been empty {since}, but earlier backups have files there; nothing was deleted (is it not mounted?)"
+        case ConditionKind.DUMP_FAILED:
+            return f"the host could not make the dump {name} {since}"
+        case ConditionKind.NO_SNAPSHOT if condition.key.path:
+            return f"{name} has not been read from a snapshot {since}"
+        case ConditionKind.NO_SNAPSHOT:
+            return f"the host has made no snapshots {since}, so its files were read live"
         case ConditionKind.UNREADABLE:
             return f"{name} could not be read {since}"
         case ConditionKind.NOT_TRANSFERRED:
@@ -104,7 +110,17 @@ def host_words(host: str, conditions: Sequence[Condition], command: str) -> str:
         text, rest = f"{text}; {condition_words(named)}", rest - 1
     more = f" (and {rest:,} more)" if rest else ""
     remedy = f". Fix this, or exclude it: {exclude_command(host, named.key, command)}" if named else ""
-    return f"{host}: {text}{more}{remedy}"
+    return f"{host}: {text}{more}{_host_remedy(host, first, command)}{remedy}"
+
+
+def _host_remedy(host: str, condition: Condition, command: str) -> str:
+    """Returns what to do about snapshots and dumps; "" for other conditions."""
+    if condition.kind is ConditionKind.DUMP_FAILED:
+        section = printable(f"[dump {condition.key.name}]")
+        return f". Correct {section} in /etc/btrkeep-source.conf on the host, then: {command} run {shlex.quote(host)}"
+    if condition.kind is ConditionKind.NO_SNAPSHOT:
+        return f". The reason: {command} check --connect"
+    return ""
 
 
 def exclude_command(host: str, key: ConditionKey, command: str) -> str:

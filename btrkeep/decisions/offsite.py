@@ -165,8 +165,8 @@ def to_remove(
 def _shares(
     of_machine: Mapping[tuple[str, str], Collection[OffsiteSnapshot]], going: Iterable[OffsiteSnapshot]
 ) -> dict[str, DeletedShare]:
-    """Returns how much of each host would be removed. If two machines have that name, one that loses nothing does not count,
-    because it would make the share of the other one look smaller.
+    """Returns how much of each host would be removed. If two machines have that name, a machine that loses nothing does
+    not count, because it would make the share of the other machine look smaller.
     """
     going_of = Counter((snapshot.host, snapshot.machine) for snapshot in going)
     shares: dict[str, DeletedShare] = {}

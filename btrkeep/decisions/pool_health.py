@@ -19,6 +19,7 @@ from btrkeep.decisions import FactReader, FactWriter, parse_fact
 from btrkeep.decisions import findings as v
 from btrkeep.decisions.findings import ERROR, NOTE, UNKNOWN, WARNING, Finding, PoolVerdict
 from btrkeep.decisions.schedule import NOTHING_MISSED, ScheduleVerdict, schedule_findings
+from btrkeep.errors import READ_ONLY_HINT
 from btrkeep.pool.space_by_profile import ChunkUse, Room
 from btrkeep.units import counted, format_share, format_size
 
@@ -194,8 +195,8 @@ def lost(state: Path) -> Finding:
 
 def _mount(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
     if facts.read_only:
-        hint = "check the kernel's messages (dmesg), then mount it read-write"
-        yield Finding(v.READ_ONLY, ERROR, f"{limits.pool} is mounted read-only: no backup can be made", hint, unusable=True)
+        text = f"{limits.pool} is mounted read-only: no backup can be made"
+        yield Finding(v.READ_ONLY, ERROR, text, READ_ONLY_HINT, unusable=True)
 
 
 def _devices(facts: PoolFacts) -> Iterator[Finding]:

@@ -93,7 +93,7 @@ class RepeatedFailure:
     """A step that was not finished several times in succession."""
 
     step: Step
-    """Which step."""
+    """The optional step."""
     name: str
     """The name of the repository; "" for other steps."""
     subject: str

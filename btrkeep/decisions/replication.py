@@ -161,7 +161,7 @@ class HostFetches:
 
     @property
     def former_name(self) -> str | None:
-        """Returns the name under which this pool has the host, if it is renamed in the other one."""
+        """Returns the name under which this pool has the host, if it is renamed in the other pool."""
         return self.text if self.obstacle is Obstacle.RENAMED_THERE else None
 
 
@@ -216,7 +216,7 @@ def misplaced(
     remote_hosts: Mapping[str, tuple[Collection[str], Sequence[RemoteBackup]]], near: Mapping[str, LocalHost], pool: str
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Returns two mappings for hosts with different names in the two pools: from the name in this pool to the name in the other
-    one, if the other pool reports the rename; and from the name there to the name here of any host that has a backup of it.
+    pool, if that reports the rename; and from the name there to the name here of any host that has a backup of it.
 
     `remote_hosts`: the former names and the backups of each host that is backed up in the other pool; `pool`: its id.
     """

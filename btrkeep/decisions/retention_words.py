@@ -105,7 +105,7 @@ class ExplainedHost:
 
 
 def as_of(facts: HostBackups, at: datetime) -> HostBackups:
-    """Returns the host as it was or will be at `at`: without later backups and marks. Future backups are not invented."""
+    """Returns the host at the time `at`: without later backups and marks. Future backups are not invented."""
     then = [
         replace(candidate, expired=None) if candidate.expired and candidate.expired > at else candidate
         for candidate in facts.candidates

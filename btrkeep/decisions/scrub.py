@@ -65,7 +65,7 @@ def is_resumable(scrubs: Mapping[int, DeviceScrub], present: Collection[int], no
 
 
 def begun_of(scrubs: Mapping[int, DeviceScrub], present: Collection[int]) -> datetime | None:
-    """Returns since when the present devices have been read: the earliest start. None if one has none."""
+    """Returns the earliest start of the scrubs of the present devices. None if a device has none."""
     moments = [scrubs[devid].begun if devid in scrubs else None for devid in present]
     return min((moment for moment in moments if moment), default=None) if all(moments) else None
 

@@ -40,7 +40,7 @@ class VerificationState(StrEnum):
 
 
 class VerifiedBy(StrEnum):
-    """Which look it was."""
+    """The check that read the backup."""
 
     SCRUB = "scrub"
     VERIFY = "verify"
@@ -351,7 +351,7 @@ def _words(proof: Verified, date: Callable[[datetime], str]) -> str:
         case VerificationState.IN_DOUBT:
             return f"written just before a crash of this server, noticed {day}, and not read since"
         case VerificationState.WHOLE if proof.by == VerifiedBy.SCRUB:
-            return f"all data read by the scrub of {day}, no errors in it"
+            return f"all data read without errors by the scrub on {day}"
     amount = "all files" if proof.state == VerificationState.WHOLE else counted(proof.read, "file")
     return f"{amount} read on {day}, {proof.compared:,} compared with their checksums"
 

@@ -49,7 +49,7 @@ class Holder:
     since: str
     """When it took the lock."""
     what: str
-    """What it does, in words."""
+    """The work of the holder, in words."""
     group: int = 0
     """The process group of the transfer that it started; 0: none."""
 

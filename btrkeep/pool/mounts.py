@@ -111,8 +111,8 @@ def machine_mount(path: Path) -> Mount | None:
 
 def is_machines(path: Path) -> bool:
     """Returns True if the filesystem of `path` is mounted there in the machine's namespace as well. A unit may see another one,
-    such as an empty one with ProtectHome= or PrivateTmp=. Returns False if it cannot be determined, as in a chroot whose root is no
-    mount point.
+    such as an empty one with ProtectHome= or PrivateTmp=. Returns False if it cannot be determined, as in a chroot whose root is
+    not a mount point.
     """
     try:
         own = mount_of(path)

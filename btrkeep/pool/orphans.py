@@ -10,7 +10,7 @@ btrfs_delete_subvolume and btrfs_drop_snapshot in the kernel's fs/btrfs/.
 A search sees the running transaction: an orphan that has disappeared may not be committed yet. All searches need CAP_SYS_ADMIN and
 raise PermissionError without it.
 
-The key in drop_progress alone does not tell what is left: that would need the tree, and TREE_SEARCH returns none without
+The key in drop_progress alone does not show how much is left: that would need the tree, and TREE_SEARCH returns none without
 references. But the root node of that tree stays on disk, unchanged, until the drop's last step, and the drop processes its key
 pointers from left to right, so the number before drop_progress can be counted. The root node is read from a device once for each
 root, and used only if its header names exactly this node: bytenr, generation, owner and level.

@@ -33,7 +33,7 @@ from btrkeep.procfs import sysfs_text
 from btrkeep.units import format_time, parse_time
 
 SIMPLE, FULL, OFF = "squota", "qgroup", ""
-"""What `mode` answers."""
+"""The possible results of `mode`."""
 
 _CONTROL = struct.Struct("=QQ")  # command, status
 _ASSIGN = struct.Struct("=QQQ")  # add or remove, member, group

@@ -121,7 +121,7 @@ class Group:
         """Starts another program, which belongs to the group although its session is its own. `on_end` gets its exit status.
 
         `files` become its input, output and errors. If it cannot be started, the status is that of a shell, 126 or 127. It has no
-        lock, and the other side determines when it ends: so the kernel kills it when this process ends for any reason.
+        lock, and the host determines when it ends: so the kernel kills it when this process ends for any reason.
         """
         variables = environment()
         try:

@@ -103,7 +103,7 @@ class Waiting:
     """The work is waiting; repeated while it waits."""
 
     why: str
-    """What it waits for."""
+    """The reason for waiting."""
 
 
 Event = TypeVar("Event")

@@ -33,7 +33,7 @@ _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The connected process, as it was when it connected."""
+    """The process that is connected, at the time of its connection."""
 
     pid: int
     """The process."""

@@ -30,7 +30,7 @@ def y_of(height: float) -> float:
 
 
 def height(size: int) -> float:
-    """What one free extent adds to the score of a block group of 1 GiB."""
+    """The score of one free extent in a block group of 1 GiB."""
     return float(tent(np.array([size], np.uint64), np.array([GIB], np.uint64))[0])
 
 
@@ -52,7 +52,7 @@ def curve() -> list[str]:
     top = math.sqrt(2 * KIB * GIB)
     points = " ".join(f"{x_of(size):.1f},{y_of(height(int(size))):.1f}" for size in sorted([*sizes, top]))
     drawn = [
-        text(LEFT, 20, "What one free extent adds to the score of a block group of 1 GiB", anchor="start", size=15),
+        text(LEFT, 20, "The score of one free extent in a block group of 1 GiB, by its size", anchor="start", size=15),
         line(LEFT, FLOOR, RIGHT, FLOOR, GREY),
         line(LEFT, FLOOR, LEFT, ROOF, GREY),
         text(LEFT - 8, y_of(1) + 4, "1", anchor="end"),

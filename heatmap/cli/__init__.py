@@ -1,6 +1,6 @@
 """The command line of btrfs-heatmap: here every error becomes one line, a hint and an exit status.
 
-`btrfs-heatmap MOUNTPOINT` draws; other words are commands only in the place of the mount point. So a folder with the name of a
+`btrfs-heatmap MOUNTPOINT` draws; another word is a command only where the mount point is expected. So a folder with the name of a
 command is written as ./timelapse.
 """
 

@@ -52,6 +52,17 @@ def test_a_host_is_told_for_what_its_last_run_and_backup_are(of_web1: HostFacts,
     assert keys(of_web1) == expected
 
 
+def test_what_has_lasted_since_the_first_night_is_a_reason_of_the_alarm_about_silence() -> None:
+    look = seen(config(WEB), {"web1": facts(complete=73, run=1, outcome="failed", error="the host made no snapshots: none")})
+    texts = {alarm.event: alarm.text for alarm in find(look, {}, {}).alarms}
+    assert texts["silent"] == "web1: no complete backup for 3d 1h: the host made no snapshots: none"
+    suspect = facts(complete=73, run=1, outcome="suspect", newest_state="suspect", newest_error="no dump shop")
+    texts = {alarm.event: alarm.text for alarm in find(seen(config(WEB), {"web1": suspect}), {}, {}).alarms}
+    assert texts["silent"] == "web1: no complete backup for 3d 1h: no dump shop"
+    (silent,) = find(seen(config(WEB), {"web1": facts(complete=73, run=73, outcome="complete")}), {}, {}).alarms
+    assert silent.text == "web1: no complete backup for 3d 1h"
+
+
 def test_a_full_state_folder_wants_space_and_no_rebuild() -> None:
     look = seen(config(WEB), {"web1": FINE})
     (alarm,) = find(with_problem(look, CatalogueFull("there is no room for the catalogue")), {}, {}).alarms

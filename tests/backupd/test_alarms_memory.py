@@ -92,7 +92,7 @@ def test_whatever_happens_nothing_is_told_twice_in_a_row_and_never_more_than_thr
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
-def test_whoever_listens_knows_in_the_end_how_it_is(looks: list[bool]) -> None:
+def test_a_reader_of_all_messages_has_the_right_state_at_the_end(looks: list[bool]) -> None:
     story = Story()
     for number, bad in enumerate(looks):
         story.look(NOW + number * HOUR, *([alarm()] if bad else []))
@@ -160,7 +160,7 @@ def test_an_alarm_that_is_not_ripe_is_remembered_from_its_beginning_and_not_told
     assert story.look(NOW + HOUR, alarm()).any
 
 
-def test_events_that_nobody_asked_for_are_known_and_not_told() -> None:
+def test_events_that_are_not_configured_are_recorded_and_not_sent() -> None:
     story = Story(("suspect",))
     assert len(story.look(NOW, alarm(), alarm(name="suspect")).open_alarms) == 2
     assert len(story.heard) == 1

@@ -64,7 +64,7 @@ def test_a_failing_service_is_a_warning_without_the_secret(service: Web, status:
     assert "secret-uuid" not in caplog.text
 
 
-def test_nobody_there_is_a_reason_too() -> None:
+def test_a_refused_connection_is_a_reason_without_secrets() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unheard:
         closed = unheard.getsockname()[1]
     assert send(Url(f"http://127.0.0.1:{closed}/secret"), "/start", b"", 1) == "Connection refused"

@@ -174,7 +174,7 @@ def test_a_message_about_five_hundred_hosts_is_one_that_can_be_read() -> None:
     assert all(len(line) <= 310 for line in lines)
 
 
-def test_somebody_elses_text_is_cut_and_made_harmless() -> None:
+def test_a_foreign_text_is_cut_and_made_harmless() -> None:
     assert alarm_messages.harmless("a\n\tb  c") == "a b c"
     assert alarm_messages.harmless("x" * 1000) == "x" * 297 + "..."
     assert alarm_messages.harmless("\udcff\x00") == "\\xff\\x00"

@@ -44,7 +44,7 @@ def test_one_of_a_kind_goes_on_at_a_time_and_the_next_gets_its_answer() -> None:
     assert (got, most) == (["found"] * 4, [1])
 
 
-def test_a_failure_is_not_kept_and_whoever_leaves_waits_no_longer() -> None:
+def test_a_failure_is_not_cached_and_a_client_that_disconnects_stops_waiting() -> None:
     cache = AnswerCache()
 
     def fail() -> None:

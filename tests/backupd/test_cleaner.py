@@ -1,16 +1,21 @@
 """Rate and time left from looks whose truth is made up here: what went when is known."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import sqrt
+from pathlib import Path
 from statistics import stdev
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.expire.monitor import WINDOW, CleanerWatch, rate, require_btrfs, time_left, watched
-from btrkeep.errors import UsageError
+from backupd.expire import monitor
+from backupd.expire.monitor import WINDOW, CleanerMonitor, CleanerWatch, held_at_least, rate, require_btrfs, time_left, watched
+from btrkeep.errors import PoolUnusable, UsageError
+from btrkeep.pool.orphans import DeadRoot, Drop, Key
 
 IDS = range(1000, 1_000_000)
 
@@ -175,12 +180,130 @@ def test_the_time_that_a_drop_takes_counts_from_the_first_look_at_it() -> None:
     assert (watch.dropping, watch.since, watch.from_before) == (None, None, False)
 
 
+def test_only_what_has_waited_and_is_not_in_the_list_is_held() -> None:
+    assert held_at_least([0.0, 0.0, 0.0], 2.0, 0) == 2  # the cleaner may be dropping one
+    assert held_at_least([0.0, 0.0, 0.0], 2.0, 1) == 1
+    assert held_at_least([0.0, 1.5, 1.5], 2.0, 0) == 0  # two are just being deleted, and come into the list in a moment
+
+
+def test_a_cleaner_that_drops_many_during_one_reading_leaves_none_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The readings of a kernel that drops forty subvolumes while the others are read."""
+    clock, count, lists = [0.0], [101], iter([100, 60, 60, 20])
+    monkeypatch.setattr(monitor, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(monitor, "filesystem_uuid", lambda _path: "uuid")
+    monkeypatch.setattr(monitor, "mount_of", lambda _path: SimpleNamespace(super_options=()))
+    monkeypatch.setattr(monitor, "queued", lambda _path: next(lists))
+    monkeypatch.setattr(monitor, "dead_roots", lambda _path: [DeadRoot(number, 0, 0, 0, None) for number in IDS[: count[0]]])
+    watcher = monitor.CleanerMonitor(Path("/"))
+    assert watcher.take_reading().held == 0
+    clock[0], count[0] = 2.0, 61
+    assert (seen := watcher.take_reading()).held == 0, "those that are dropped while the others are read"
+    assert (seen.waiting, seen.idle) == (61, False)
+
+
 @pytest.mark.parametrize(
     ("mountpoint", "error"), [("", "MOUNTPOINT is empty"), ("/nowhere", "no folder /nowhere"), ("/proc", "proc, not btrfs")]
 )
 def test_only_a_folder_on_a_mounted_btrfs_can_be_watched(mountpoint: str, error: str) -> None:
     with pytest.raises(UsageError, match=error):
         require_btrfs(mountpoint)
+
+
+def test_a_part_of_the_time_may_end_before_the_second_look() -> None:
+    """At an even pace the parts have no deviation, however uneven the looks are: the count alone is uncertain."""
+    watch = looked([(at, set(IDS[int(at) : 100])) for at in (0.0, 10.0, 11.0, 12.0, 13.0, 14.0)])
+    left = time_left(watch, None)
+    assert left is not None
+    assert [left.seconds, left.at_least] == pytest.approx([86, 86 / (1 + 2.5 / 14)])
+
+
+@dataclass
+class Kernel:
+    """The kernel's answers about a filesystem; each version gives only some of them."""
+
+    dead: list[DeadRoot]
+    queued: Iterator[int | None]
+    option: str = "rw"
+    filesystem: str | OSError = "uuid"
+    branches: tuple[Key, ...] = ()
+    read: list[int] = field(default_factory=list)
+    """The subvolumes whose branches were read."""
+    at: float = 0.0
+
+    def answer(self, monkeypatch: pytest.MonkeyPatch) -> CleanerMonitor:
+        def filesystem(_: Path) -> str:
+            if isinstance(self.filesystem, OSError):
+                raise self.filesystem
+            return self.filesystem
+
+        def branches(_: Path, root: DeadRoot) -> tuple[Key, ...]:
+            self.read.append(root.id)
+            return self.branches
+
+        monkeypatch.setattr(monitor, "time", SimpleNamespace(monotonic=lambda: self.at))
+        monkeypatch.setattr(monitor, "filesystem_uuid", filesystem)
+        monkeypatch.setattr(monitor, "branches", branches)
+        monkeypatch.setattr(monitor, "dead_roots", lambda _: self.dead)
+        monkeypatch.setattr(monitor, "queued", lambda _: next(self.queued))
+        monkeypatch.setattr(monitor, "mount_of", lambda _: SimpleNamespace(super_options=(self.option,)))
+        return CleanerMonitor(Path("/srv/backup"))
+
+
+def dead(*numbers: int) -> list[DeadRoot]:
+    return [DeadRoot(number, 1 << 20, 7, 2, None) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("queued", "option", "held", "idle"),
+    [
+        ((None, None), "rw", 0, False),  # before Linux 6.13
+        ((None, None), "ro", 0, True),
+        ((0, 0), "rw", 3, False),  # the cleaner may be dropping the fourth
+        ((1, 1), "rw", 2, False),
+        ((4, 1), "rw", 0, False),  # it was at work in between
+        ((1, 4), "rw", 0, False),
+        ((4, 4), "rw", 0, True),
+        ((0, 0), "ro", 0, True),
+    ],
+)
+def test_what_is_held_is_known_from_the_cleaners_list_alone(
+    monkeypatch: pytest.MonkeyPatch, queued: tuple[int | None, int | None], option: str, held: int, idle: bool
+) -> None:
+    kernel = Kernel(dead(1, 2, 3, 4), iter(queued * 2), option)
+    watch = kernel.answer(monkeypatch)
+    assert watch.take_reading().held == 0  # they may be on their way into the list
+    kernel.at = 2.0
+    reading = watch.take_reading()
+    assert (reading.waiting, reading.held, reading.idle, reading.dropping) == (4, held, idle, None)
+
+
+def test_the_share_of_a_drop_is_that_of_its_own_tree_whose_branches_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (replace(dead(number)[0], drop=Drop(number, (9, 0, 0), 1)) for number in (7, 8))
+    kernel = Kernel([first, second], iter([None] * 8), branches=((1, 0, 0), (5, 0, 0), (9, 0, 0), (12, 0, 0)))
+    watch = kernel.answer(monkeypatch)
+    assert watch.take_reading().dropping is None  # which of the two is unknown until one goes on
+    for root, key, share in ((first, (12, 0, 0), 0.75), (first, (12, 0, 0), 0.75), (second, (5, 0, 0), 0.25)):
+        moved = replace(root, drop=Drop(root.id, key, 1))
+        kernel.dead = [moved if each.id == root.id else each for each in kernel.dead]
+        reading = watch.take_reading()
+        assert reading.dropping is not None
+        assert (reading.dropping.drop.root, reading.dropping.share, reading.dropping.from_before) == (root.id, share, False)
+    assert kernel.read == [7, 8]
+
+
+def test_what_cannot_be_asked_or_is_another_filesystem_now_is_an_error_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = Kernel([], iter([0] * 8))
+    watch = kernel.answer(monkeypatch)
+    assert watch.take_reading().waiting == 0
+    for answer, error in (
+        ("another", "is on another filesystem now"),
+        (PermissionError(13, "Permission denied"), "no permission to read the deleted subvolumes"),
+        (OSError(5, "Input/output error"), "cannot be watched: Input/output error"),
+    ):
+        kernel.filesystem = answer
+        with pytest.raises(PoolUnusable, match=error) as refused:
+            watch.take_reading()
+        assert refused.value.hint
 
 
 _CHANGES = st.lists(st.tuples(st.floats(0.05, 30), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=80)

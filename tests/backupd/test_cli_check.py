@@ -110,6 +110,20 @@ def test_the_hint_for_a_missing_key_makes_one(healthy: Nights) -> None:
     assert ("error", "ssh key") not in bad(findings(healthy, status=1))
 
 
+def test_a_check_that_could_not_be_made_is_counted_and_changes_the_exit_status(healthy: Nights) -> None:
+    (healthy.top / "file").write_text("")
+    known_hosts = healthy.top / "known_hosts"
+    known_hosts.write_text("web1 ssh-ed25519 AAAA\n")
+    healthy.settings("ssh", key=str(healthy.top / "file" / "key"), known_hosts=str(known_hosts))  # a path below a file
+    healthy.host("web1", "/etc")
+    actual_findings = findings(healthy, status=1)
+    assert bad(actual_findings) == []
+    assert the(actual_findings, "ssh key", "unknown")["hint"].startswith("run this as root")
+    text = healthy.backupd("check", check=False).stdout
+    assert "1 check could not be made" in text
+    assert "ssh key: run this as root" in text
+
+
 def test_a_missing_ssh_is_an_error_when_a_host_needs_it(healthy: Nights) -> None:
     healthy.settings("ssh", command=str(healthy.top / "no-such-ssh"))
     assert bad(findings(healthy, status=0)) == []
@@ -237,6 +251,20 @@ def test_a_host_that_can_be_reached_is_ok_and_nothing_is_copied(reached: Nights)
     assert not (reached.pool / "hosts" / "good").exists()
 
 
+@pytest.mark.parametrize(
+    ("ending", "level", "status"), [("exit 255", "unknown", 1), ("exit 1", "note", 0)], ids=["no connection", "not permitted"]
+)
+def test_what_a_host_answers_only_now_and_then_is_unknown_and_what_it_never_answers_a_note(
+    reached: Nights, sshd: ssh.Sshd, ending: str, level: str, status: int
+) -> None:
+    forced = reached.top / "forced"
+    forced.write_text(f'#!/bin/sh\ncase "$SSH_ORIGINAL_COMMAND" in cat*) {ending};; esac\neval "exec $SSH_ORIGINAL_COMMAND"\n')
+    forced.chmod(0o755)
+    reached.settings("ssh", key=str(sshd.authorize(f'restrict,command="{forced}"')))
+    message = the(findings(reached, "--connect", status=status), "good", level)["message"]
+    assert message.startswith("it is unknown whether files are backed up twice")
+
+
 def test_a_key_that_is_not_accepted_is_an_error(reached: Nights) -> None:
     key = reached.top / "other"
     work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
@@ -265,7 +293,7 @@ def test_a_changed_host_key_is_an_error(reached: Nights, sshd: ssh.Sshd) -> None
     assert "unknown or changed: WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!" in message
 
 
-def test_a_port_where_nobody_listens_is_an_error_or_for_an_optional_host_a_warning(reached: Nights, sshd: ssh.Sshd) -> None:
+def test_a_port_without_a_listener_is_an_error_or_for_an_optional_host_a_warning(reached: Nights, sshd: ssh.Sshd) -> None:
     reached.host("gone", reached.source, address=sshd.address, port=1)
     reached.host("laptop", reached.source, address=sshd.address, port=1, optional=True)
     reached.host("off", reached.source, address=sshd.address, port=1, enabled=False)

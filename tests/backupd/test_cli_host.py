@@ -262,7 +262,7 @@ def test_keys_are_set_where_they_are_with_the_comment_behind_them_and_taken_away
     assert 'path = "/srv"    # a disk' in with_keys(MAIN, "pool", {"path": "/srv"})
 
 
-def test_who_may_only_read_the_folder_keeps_nobody_from_changing_the_configuration(main: Path) -> None:
+def test_a_user_who_may_only_read_the_folder_cannot_block_changes_of_the_configuration(main: Path) -> None:
     """A flock needs no right to write: a local user could hold one on /etc/btrkeep, which every user may read."""
     fd = os.open(main.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:

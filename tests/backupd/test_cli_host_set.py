@@ -254,6 +254,7 @@ def test_keys_and_what_they_take_are_completed(main: Path) -> None:
     assert completed(main, "new", "po") == ["port="]
     assert {"window=", "retention.daily="} <= set(completed(main, "new", "port", "=", "22", ""))
     assert completed(main, "new", "enabled", "=", "f") == ["false"]
+    assert completed(main, "new", "snapshots=") == ["snapshots=off", "snapshots=auto", "snapshots=required"]
     assert completed(main, "new", "group=") == ["group=debian"]
     assert completed(main, "new", "--unset", "retention.y") == ["retention.yearly"]
     assert completed(main.with_name("none.toml"), "new", "group=") == []

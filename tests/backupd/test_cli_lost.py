@@ -219,7 +219,7 @@ def test_rows_that_cannot_be_are_passed_over_and_numbers_are_bounded(rehearsed: 
         assert "Traceback" not in rehearsed.backupd(*words, check=False).stderr
 
 
-def test_every_command_says_that_the_catalogue_was_lost_until_somebody_makes_it_anew(nights: Nights) -> None:
+def test_every_command_reports_that_the_catalogue_was_lost_until_it_is_rebuilt(nights: Nights) -> None:
     nights.host("web", nights.source)
     assert "lost" not in nights.backupd("status").stderr  # a pool without a backup has lost nothing
     make_history(nights, "web", every(1, 3, datetime.now().astimezone() - timedelta(hours=1)), rebuild=False)

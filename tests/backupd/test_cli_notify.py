@@ -295,7 +295,7 @@ def test_without_urls_there_is_no_digest_no_test_and_a_unit_says_nothing_in_its_
     assert 'btrkeep_alarms{event="room",pool="main"} 0.0' in site.backupd("metrics").stdout
 
 
-def test_alarms_are_zero_only_once_somebody_has_looked(site: Nights) -> None:
+def test_alarms_are_zero_only_after_the_first_check(site: Nights) -> None:
     site.settings("notify", urls=[])
     before = site.backupd("metrics").stdout
     assert "btrkeep_alarms{" not in before
@@ -320,7 +320,7 @@ def test_the_alarms_of_another_pools_catalogue_are_left_alone(site: Nights, serv
     assert server.json()[-1]["title"].endswith(f"{UNIT} failed")
 
 
-def test_check_warns_of_a_file_with_secrets_that_others_may_read_and_of_urls_that_nobody_understands(site: Nights) -> None:
+def test_check_warns_of_a_readable_file_with_secrets_and_of_unknown_urls(site: Nights) -> None:
     def found() -> list[tuple[str, str]]:
         done = site.backupd("check", "--json", check=False)
         assert "hunter2" not in done.stdout + done.stderr

@@ -24,7 +24,7 @@ READERS = ("status", "list", "log")
 
 def fails(nights: Nights, *words: str, status: int) -> str:
     """The error of a command that fails as it should: one line and a hint, no traceback, nothing on standard output; but `status`
-    has there that it does not know, and what it knew last.
+    prints there that the state is unknown, and the last known one.
     """
     done = nights.backupd(*words, check=False)
     assert done.returncode == status, done.stdout + done.stderr
@@ -103,6 +103,24 @@ def test_a_pool_that_the_catalogue_knows_is_to_be_mounted_and_not_made_anew(nigh
     shutil.rmtree(nights.state)
     (answer,) = [row for row in json.loads(nights.backupd("check", "--json", check=False).stdout) if row["subject"] == "pool"]
     assert f"backupd init {nights.pool}" in answer["hint"]
+
+
+def test_without_the_pool_list_and_log_show_what_is_recorded(nights: Nights) -> None:
+    nights.host("here", nights.source, address=None)
+    nights.run("here")
+    nights.pool.rename(nights.top / "elsewhere")
+    nights.pool.mkdir()
+    for words in (("list",), ("list", "here"), ("list", "--all"), ("log",), ("log", "here")):
+        done = nights.backupd(*words, check=False)
+        assert (done.returncode, "here" in done.stdout) == (4, True), words
+        error, hint = done.stderr.splitlines()
+        assert "is not a pool" in error
+        assert "the last recorded state, without holds, expiry and actions" in error
+        assert "mount the pool" in hint
+        rows = nights.backupd(*words, "--json", check=False)
+        assert (rows.returncode, [row["host"] for row in json.loads(rows.stdout)]) == (4, ["here"])
+    assert fails(nights, "log", "--actions", status=4)
+    assert "did you mean here?" in nights.backupd("list", "hree", check=False).stderr
 
 
 def test_a_marker_on_another_filesystem_makes_no_pool(nights: Nights, tmp_path: Path) -> None:
@@ -220,7 +238,7 @@ def in_public(nights: Nights) -> Path:
 
 
 @pytest.mark.parametrize("words", [["status"], ["list"], ["log"], ["run"]], ids=lambda words: words[0])
-def test_somebody_who_is_not_root_is_told_so_in_one_line(nights: Nights, words: list[str]) -> None:
+def test_a_user_other_than_root_gets_one_line_that_says_so(nights: Nights, words: list[str]) -> None:
     nights.host("here", nights.source, address=None)
     nights.backupd("status")
     config = in_public(nights)

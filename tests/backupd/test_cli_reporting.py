@@ -1,13 +1,11 @@
 """Faults are reported without the faulty part: broken configuration, catalogue, state folder, pool. Whole commands."""
 
-import hashlib
 import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,11 +43,6 @@ def site(nights: Nights, server: Web) -> Nights:
     nights.night()
     assert nights.backupd("notify").stdout == "nothing new; 0 open alarms\n"
     return nights
-
-
-def memory(site: Nights) -> Path:
-    """Where sent alarms are remembered while the state folder takes nothing."""
-    return Path(f"/dev/shm/btrkeep-alarms-0-{hashlib.sha256(bytes(site.config)).hexdigest()[:16]}")
 
 
 def plain(text: str) -> str:
@@ -231,11 +224,11 @@ def test_a_full_state_folder_is_reported_once(site: Nights, server: Web) -> None
             site.backupd("notify", check=False)
         (message,) = messages(server)
         assert "no free space for the catalogue" in message["message"]
-        assert "alarms.json" in [path.name for path in memory(site).iterdir()]
+        assert "alarms.json" in [path.name for path in site.memory.iterdir()]
     finally:
         work("umount", "-l", site.state)  # another program may look at all mounts
     site.backupd("notify")
-    assert not memory(site).exists()
+    assert not site.memory.exists()
 
 
 def test_a_locked_catalogue_is_reported_when_it_stays_locked(site: Nights, server: Web) -> None:

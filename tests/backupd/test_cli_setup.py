@@ -292,7 +292,7 @@ def test_a_key_that_is_there_is_never_overwritten_and_half_a_key_is_completed(si
     assert site.key.read_text() == "no key\n"
 
 
-def test_an_example_that_nobody_changed_is_no_configuration(site: Site, tmp_path: Path) -> None:
+def test_an_unchanged_example_is_no_configuration(site: Site, tmp_path: Path) -> None:
     """install.sh writes one; setup for another path and init have to get along with it."""
     config = tmp_path / "main.toml"
     backupd("--config", config, "init", site.pool.parent / "one")
@@ -351,7 +351,7 @@ def test_an_option_that_would_be_ignored_or_is_wrong_is_refused_before_anything_
     assert not site.pool.exists()
 
 
-def test_options_of_a_host_are_refused_when_they_are_another_ones_or_nobodys(site: Site) -> None:
+def test_options_of_a_host_with_other_values_or_without_a_host_are_refused(site: Site) -> None:
     site.setup(*site.for_pool(), *site.for_here(), "--no-run")
     assert "already configured with other values" in site.setup("--path", "/usr", status=2).stderr
     site.setup("--path", site.source, "--zone", "Europe/Berlin", "--window", "22:00-06:00")

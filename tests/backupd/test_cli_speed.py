@@ -1,6 +1,6 @@
 """The speed of the reading commands with 3,000 hosts and 96,000 backups, as whole processes; normally with a tenth of them.
 
-The limits are twice what was agreed, since test machines are shared; bench/catalogue_commands.py measures. With a tenth of the
+The limits are twice the goals, because test machines are shared; bench/catalogue_commands.py measures. With a tenth of the
 backups they are of processor time, and twice as long again: a machine may be slow and busy.
 """
 

@@ -2,12 +2,16 @@
 
 import os
 import resource
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from backupd.replicate.cli import fetching
+from backupd.rsync.cell import seccomp_filter
 from backupd.rsync.confined import confinement
 from btrkeep.config import Config, load
+from btrkeep.errors import OperatorError
 
 LIMIT = "Resource temporarily unavailable"
 
@@ -71,3 +75,29 @@ def test_no_descriptor_left_is_such_a_limit(config: Config) -> None:
         assert confinement(config, pause=0).missing == ""
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize(
+    ("machine", "has_bubblewrap", "why", "hint"),
+    [
+        ("x86_64", False, "bubblewrap is not installed", "apt install bubblewrap"),
+        ("m68k", True, "the system calls of .* are not known here", "another processor type"),
+    ],
+)
+def test_a_stream_from_another_server_is_received_in_a_cell_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, has_bubblewrap: bool, why: str, hint: str
+) -> None:
+    monkeypatch.setattr(fetching, "seccomp_filter", partial(seccomp_filter, machine))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if has_bubblewrap:
+        stub(tmp_path, monkeypatch, "exit 0")
+    with pytest.raises(OperatorError, match=why) as refused:
+        fetching._is_confined(may_do_without=False)
+    assert hint in refused.value.hint
+    assert not fetching._is_confined(may_do_without=True)
+
+
+def test_where_there_is_a_cell_it_is_used_also_if_it_is_not_required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "seccomp_filter", partial(seccomp_filter, "x86_64"))
+    stub(tmp_path, monkeypatch, "exit 0")
+    assert fetching._is_confined(may_do_without=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from backupd.doctor.cli.doctor import show_finding
+from backupd.doctor.cli.doctor import exit_status, show_finding
 from backupd.doctor.doctor_facts import (
     SEVERITIES,
     DeviceFacts,
@@ -260,8 +260,8 @@ def test_what_could_not_be_looked_at_is_neither_found_nor_well(facts: DoctorFact
     report = examine(facts)
     assert {unlooked.name for unlooked in report.unlooked} == names
     assert all(unlooked.why for unlooked in report.unlooked)
-    assert (report.findings, names & set(report.well)) == ((), set())
-    assert len(report.well) + len(names) == len(RULES)
+    assert (report.findings, names & set(report.well), len(report.well) + len(names)) == ((), set(), len(RULES))
+    assert (exit_status(report, ()), exit_status(examine(WELL), ())) == (1, 0)
 
 
 def test_no_check_is_blind_where_all_is_known_and_a_blind_one_that_finds_something_has_looked() -> None:

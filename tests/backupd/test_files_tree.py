@@ -201,7 +201,7 @@ def descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def test_a_walk_leaves_no_descriptor_open_also_when_nobody_hears_its_end(data: Path) -> None:
+def test_a_walk_leaves_no_descriptor_open_also_when_it_is_abandoned(data: Path) -> None:
     for name in ("a/b/c/d", "e"):
         (data / name).mkdir(parents=True)
     before = descriptors()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,9 @@ from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.rsync.messages import Messages, Output
 from backupd.rsync.process import RsyncEnd, RunCancellation
 from backupd.rsync.shared_connection import SharedConnection
-from backupd.rsync.snapshot_session import SnapshotSession
-from backupd.run.host_snapshots import HostSnapshots
+from backupd.rsync.snapshot_session import NoSnapshots, SnapshotSession
+from backupd.run import host_snapshots
+from backupd.run.host_snapshots import HostSnapshots, SnapshotsRequired
 from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.consistency import LIVE, SNAPSHOT, HostDump, PathConsistency
@@ -91,3 +93,57 @@ def test_another_dump_that_failed_is_a_warning() -> None:
 @pytest.mark.parametrize("dumps", [((BAD,), (GOOD,)), ((GOOD,), (BAD,))], ids=["first", "second"])
 def test_a_dump_that_failed_in_one_of_several_sessions_has_failed(dumps: tuple[Sequence[HostDump], ...]) -> None:
     assert outcomes(judged("auto", *dumps)[0])["/srv"] is PathOutcome.SUSPECT
+
+
+REFUSED = "office has 2 sessions on this host already (rsync still reads from them; wait for these runs)"
+
+
+async def ended_run(
+    mode: str, session: SnapshotSession | str, full: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> HostSnapshots:
+    """A run whose session begins so, or is refused, and in which these filesystems' snapshots become full."""
+
+    async def begin(*_: object) -> SnapshotSession:
+        if isinstance(session, str):
+            raise NoSnapshots(session)
+        return session
+
+    async def end(*_: object) -> tuple[str, ...]:
+        return full
+
+    monkeypatch.setattr(host_snapshots, "begin_session", begin)
+    monkeypatch.setattr(host_snapshots, "end_session", end)
+    host, ssh = HostConfig("web1", address="web1", paths=tuple(READ), snapshots=mode), SshSettings()
+    snapshots = HostSnapshots(host, ssh, SharedConnection(host, ssh, wanted=False), RunCancellation())
+    with suppress(SnapshotsRequired):
+        await snapshots.begin(None)
+        for path in READ:
+            snapshots.note_transfer(path, ENDED)
+    await snapshots.end()
+    return snapshots
+
+
+@pytest.mark.parametrize(
+    ("mode", "session", "full", "expected"),
+    [
+        ("auto", SnapshotSession("s", READ, ("/",)), (), []),
+        ("required", SnapshotSession("s", READ, ("/",)), (), [("no-snapshot", "/srv", "")]),
+        ("auto", SnapshotSession("s", READ, ("/",)), ("/",), [("no-snapshot", "/etc", "")]),
+        ("auto", SnapshotSession("s", READ, ("/",), (BAD, GOOD)), (), [("dump-failed", "", "shop")]),
+        ("auto", SnapshotSession("s", READ, ("/",), (replace(BAD, required=False),)), (), [("dump-failed", "", "shop")]),
+        ("auto", REFUSED, (), [("no-snapshot", "", "")]),
+        ("required", REFUSED, (), [("no-snapshot", "", "")]),
+    ],
+    ids=["live as allowed", "live though required", "full", "required dump", "other dump", "refused", "refused and required"],
+)
+def test_what_fails_on_the_host_is_followed_from_night_to_night(
+    mode: str,
+    session: SnapshotSession | str,
+    full: tuple[str, ...],
+    expected: list[tuple[str, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    snapshots = asyncio.run(ended_run(mode, session, full, monkeypatch))
+    assert [(str(key.kind), key.path, key.name) for key in snapshots.conditions] == expected
+    if full:
+        assert snapshots.warnings == ["/etc: not read from a snapshot: the snapshot of / became full: raise lvm_size on the host"]

@@ -38,6 +38,15 @@ def test_a_configuration_of_rsnapshot_whose_root_is_no_path_is_refused(tmp_path:
         read_rsnapshot(tmp_path / "rsnapshot.conf", HostNames())
 
 
+@pytest.mark.parametrize("text", ["", "retain\tdaily\t7\n", "snapshot_root\t\n", "#snapshot_root\t/srv\n"], ids=repr)
+def test_a_configuration_of_rsnapshot_without_a_root_is_refused(tmp_path: Path, text: str) -> None:
+    """No folder of this server is read in its place."""
+    (tmp_path / "rsnapshot.conf").write_text(text)
+    with pytest.raises(UsageError, match="has no snapshot_root") as refused:
+        read_rsnapshot(tmp_path / "rsnapshot.conf", HostNames())
+    assert "name the folder itself" in refused.value.hint
+
+
 @pytest.mark.usefixtures("_east")
 @pytest.mark.parametrize("name", ["0001-01-01", "0001-01-01T0000"])
 def test_a_date_before_all_times_is_none(tmp_path: Path, name: str) -> None:

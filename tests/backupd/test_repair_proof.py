@@ -1,4 +1,4 @@
-"""Whether a file may take the place of a damaged one whose content nothing has recorded: only if all that can be read is equal.
+"""A file may replace a damaged one without a recorded checksum only if it equals all readable data of that.
 
 The damaged file is a real one. Reading it fails as on btrfs: a read that reaches an unreadable block is short, one that begins
 there fails.

@@ -6,11 +6,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from backupd.replicate.remote_pool import OwnStreams, RemotePool
+from backupd.doctor.copy_checks import _of_key
+from backupd.replicate.remote_pool import OwnStreams, RemotePool, RemotePoolMissing
 from backupd.replicate.wire import END, PROTOCOL, ConnectionBroken, object_frame, write_all
 from btrkeep.decisions.replication import Fetch, RemoteBackup
 from btrkeep.units import backup_name, format_size
@@ -20,11 +23,11 @@ FETCH = Fetch(RemoteBackup("2026-03-01T220000Z", "1" * 36, "complete"), None)
 
 
 @contextmanager
-def saying(*objects: dict[str, Any]) -> Iterator[RemotePool]:
-    """A pool that sends these when a backup is requested."""
+def saying(*objects: dict[str, Any], hello: bytes = HELLO) -> Iterator[RemotePool]:
+    """A pool that sends these when a backup is requested, after its `hello`."""
     reading, writing = os.pipe()
     heard = os.open("/dev/null", os.O_WRONLY)
-    content = HELLO + b"".join(map(object_frame, objects)) + object_frame({}, END)
+    content = hello + b"".join(map(object_frame, objects)) + object_frame({}, END)
 
     def write() -> None:
         with suppress(BrokenPipeError):  # the reader may stop early
@@ -39,6 +42,40 @@ def saying(*objects: dict[str, Any]) -> Iterator[RemotePool]:
         writer.join()
         for fd in (writing, heard):
             os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"protocol": PROTOCOL + 1, "pool": "p"},
+        {"protocol": str(PROTOCOL), "pool": "p"},
+        {"protocol": PROTOCOL},
+        {"protocol": PROTOCOL, "pool": 7},
+    ],
+    ids=str,
+)
+def test_a_pool_of_another_protocol_is_refused_before_anything_is_requested(fields: dict[str, Any]) -> None:
+    hello = object_frame({"version": "9.9"} | fields) + object_frame({}, END)
+    with pytest.raises(RemotePoolMissing, match="another protocol") as refused, saying(hello=hello):
+        pass
+    assert "the same version of btrkeep on both" in refused.value.hint
+
+
+def test_a_key_with_which_the_other_server_receives_is_named_as_the_cause() -> None:
+    """Both servers would ask, and none would answer."""
+    with pytest.raises(RemotePoolMissing, match="receive-only answers there") as refused, saying(hello=b'{"verb": "hello"}\n'):
+        pass
+    assert "two keys for the two directions" in refused.value.hint
+
+
+@pytest.mark.parametrize(("ending", "levels"), [("exit 255", ["unknown"]), ("exit 1", []), ('sh -c "${@: -1}"', ["warning"])])
+def test_whether_a_key_runs_any_command_is_unknown_if_ssh_fails(tmp_path: Path, ending: str, levels: list[str]) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/bash\n{ending}\n")
+    ssh.chmod(0o755)
+    config: Any = SimpleNamespace(ssh=SimpleNamespace(command=str(ssh), key="key", known_hosts="known"))
+    push: Any = SimpleNamespace(kind="push", name="far", address="root@far", port=None, ssh_options=())
+    assert [finding.level for finding in _of_key(config, push, "receive-only")] == levels
 
 
 @pytest.mark.parametrize("size", [1 << 63, 10**400, -1, True, 1.5, "1", None], ids=lambda size: str(size)[:12])

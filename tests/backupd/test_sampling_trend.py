@@ -106,7 +106,7 @@ def test_a_picture_has_its_titles_units_dates_and_a_legend() -> None:
         "20 TiB",
         "40 TiB",
         "Allocated, not used: what balance can free",
-        "Score of the free space: the lower, the less is in small pieces",
+        "Score of the free space: lower means fewer small pieces",
         "100",
     ]
     assert [word for word in words if word in expected and word != "0"] == [word for word in expected if word != "0"]

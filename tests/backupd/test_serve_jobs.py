@@ -318,7 +318,7 @@ def test_restores_and_previews_take_no_turn_of_a_backup_and_wait_for_none() -> N
     assert turns([*others, waiting(1)], 1) == ["host1"]
 
 
-def test_one_host_of_somebody_does_not_wait_for_the_hundred_of_another() -> None:
+def test_one_host_of_a_user_does_not_wait_for_the_hundred_of_another_user() -> None:
     of_alice, of_bob = [waiting(number) for number in range(100)], waiting(200, "bob")
     assert turns([*of_alice, of_bob], 2) == ["host0", "host200"]
     assert turns([begun(300), *of_alice, of_bob], 2) == ["host200"]

@@ -44,7 +44,7 @@ def refused_as_busy(jobs: JobStore, pool: Pool, host: str, who: str) -> None:
     assert refused.value.kind == "busy"
 
 
-def test_previews_are_few_at_a_time_whoever_waits_for_them(jobs: JobStore, pool: Pool) -> None:
+def test_previews_are_few_at_a_time_also_for_different_users(jobs: JobStore, pool: Pool) -> None:
     for number in range(PREVIEWS):
         preview(jobs, pool, f"web{number}", f"user{number}")
     refused_as_busy(jobs, pool, "web9", "bob")

@@ -240,7 +240,7 @@ def test_the_same_without_the_mistake_gets_further() -> None:
 
 
 @pytest.mark.parametrize("who", ["", "  ", 7, None, "x" * 200, ["alice"]])
-def test_whoever_asks_has_a_name(who: object) -> None:
+def test_a_request_of_root_needs_a_name(who: object) -> None:
     assert failure(said(request("jobs", who)))["kind"] == "usage"
 
 
@@ -401,7 +401,7 @@ def test_the_client_takes_no_nonsense_for_an_answer(tmp_path: Path, data: bytes)
         agent.ask("x")
 
 
-def test_the_client_says_that_nobody_is_there(tmp_path: Path) -> None:
+def test_the_client_reports_that_the_service_does_not_answer(tmp_path: Path) -> None:
     with pytest.raises(Absent):
         RootServiceClient(tmp_path / "nobody", "alice").ask("x")
     with answering_with(tmp_path / "s", b"") as agent, pytest.raises(Absent):
@@ -459,7 +459,7 @@ def test_a_queue_that_stays_full_is_busy_and_not_absent(tmp_path: Path, monkeypa
     assert caught.value.kind == "busy"
 
 
-def test_a_stream_that_nobody_reads_ends_with_the_right_to_it() -> None:
+def test_an_unread_stream_ends_with_the_right_to_it() -> None:
     """Otherwise the client of a revoked token would keep its place, and a file open, for ten minutes."""
     ours, theirs = socket.socketpair()
     asked = list[float]()

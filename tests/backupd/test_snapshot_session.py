@@ -72,6 +72,14 @@ def test_a_path_that_the_host_does_not_report_is_live() -> None:
     assert session.paths.keys() == set(PATHS)
 
 
+def test_the_programs_own_folders_are_left_out_and_an_older_program_does_not_name_them() -> None:
+    assert parsed().own == ()
+    assert parsed(own=["/srv/.btrkeep-source"]).own == ("/srv/.btrkeep-source",)
+    for own in (["/srv"], ["srv/.btrkeep-source"], [7], "/srv/.btrkeep-source"):
+        with pytest.raises(NoSnapshots):
+            parsed(own=own)
+
+
 def test_paths_that_were_not_asked_for_are_ignored() -> None:
     more = {"path": "/root", "consistency": "snapshot", "methods": ["zfs"], "reason": None}
     assert parsed(paths=[*ANSWER["paths"], more]).paths.keys() == set(PATHS)
@@ -188,8 +196,11 @@ def test_in_a_session_rsync_is_started_by_btrkeep_source_and_no_other_command_is
     assert expected_words(host)[-3:] == ("rsync", "--server", "--sender")
 
 
-def test_the_folder_of_snapshots_is_excluded_last_from_all_hosts_with_an_address() -> None:
-    """A host that was backed up by streams before keeps its snapshots there."""
-    host = HostConfig("web1", address="web1", paths=("/",), exclude=("*.tmp",))
-    assert filters(host, "/") == ("--filter=- *.tmp", "--filter=- .btrkeep-source/")
-    assert filters(HostConfig("web1", paths=("/",), exclude=("*.tmp",)), "/") == ("--filter=- *.tmp",)
+def test_snapshots_are_excluded_only_with_snapshots_and_their_folders_only_in_a_session() -> None:
+    with_snapshots = HostConfig("web1", address="web1", paths=("/",), snapshots="auto", exclude=("*.tmp",))
+    kept = "--filter=- .btrkeep-source/*=????????T??????Z-??????/"  # of a host that had streams before
+    ours = "--filter=- .btrkeep-source/*-????????T??????Z-??????.[0-9]*/"
+    assert filters(with_snapshots, "/") == ("--filter=- *.tmp", ours, kept)
+    own = in_session(with_snapshots, "office-1", ("/srv/a[b]/.btrkeep-source",))
+    assert filters(own, "/") == ("--filter=- /srv/a\\[b]/.btrkeep-source/", "--filter=- *.tmp", ours, kept)
+    assert filters(HostConfig("web1", address="web1", paths=("/",), exclude=("*.tmp",)), "/") == ("--filter=- *.tmp", kept)

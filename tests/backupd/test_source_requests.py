@@ -4,12 +4,19 @@ All words come from the owner of the server's key. One that passes by mistake re
 """
 
 import ast
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from backupd.source import btrkeep_source as program
+from tests.beds import work
 from tests.beds.source_program import PROGRAM
 
 READ = ["--server", "--sender", "-vlogDtprRe.iLsfxCIvu", "--timeout=60", "--numeric-ids"]
@@ -239,5 +246,28 @@ def test_the_program_is_python_3_6_and_imports_only_its_library() -> None:
     assert [name for name, is_too_new in TOO_NEW.items() if any(map(is_too_new, nodes))] == []
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imported |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
-    assert imported <= set(__import__("sys").stdlib_module_names)
+    assert imported <= set(sys.stdlib_module_names)
     assert PROGRAM.stat().st_mode & 0o111 == 0o111
+
+
+def test_a_path_of_other_bytes_than_ascii_is_allowed_in_any_locale(tmp_path: Path) -> None:
+    """Python 3.6 reads arguments as ASCII in the locale C, which is what sshd gives a command."""
+    folder = tmp_path / "büro"
+    folder.mkdir()
+    config = tmp_path / "conf"
+    config.write_text(f"[paths]\nallow = {folder}\n", encoding="utf-8")
+    for options, locale in ((["-X", "utf8=0"], "C"), (["-X", "utf8=1"], "C.UTF-8")):
+        environment = {"LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PATH": os.environ["PATH"]}
+        words = [sys.executable, *options, str(PROGRAM), "--config", str(config), "check", str(folder)]
+        done = subprocess.run(words, env=environment, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["paths"][0]["path"] == str(folder)
+
+
+def test_bash_completes_the_commands_and_options_of_the_program() -> None:
+    file = PROGRAM.with_name("completion.bash")
+    done = work("bash", "-c", f"source {shlex.quote(str(file))}; complete -p btrkeep-source")
+    offered = set(shlex.split(done.stdout)[shlex.split(done.stdout).index("-W") + 1].split())
+    shown = work(PROGRAM, "--help").stdout
+    commands = re.findall(r"\{([\w,]+)\}", shown)[0].split(",")
+    assert offered == {*commands, *re.findall(r"--\w+", shown)}

@@ -108,6 +108,13 @@ def test_the_warnings_of_the_newest_backup_come_along() -> None:
     assert status(facts(complete=1, newest_warnings=("1 could not be read",))).warnings == ("1 could not be read",)
 
 
+def test_the_reason_of_a_skipped_run_is_told_until_a_later_run_is_complete() -> None:
+    away = facts(complete=30, run=1, outcome="skipped", error="not there", newest_warnings=("1 could not be read",))
+    assert status(away).warnings == ("the last run skipped it: not there", "1 could not be read")
+    assert status(facts(run=1, outcome="skipped", error="not there")).warnings == ("the last run skipped it: not there",)
+    assert status(facts(complete=1, run=5, outcome="skipped", error="not there")).warnings == ()
+
+
 HOURS = st.one_of(st.none(), st.floats(-100, 2000))
 KNOWN = st.one_of(
     st.none(),

@@ -279,7 +279,7 @@ def test_kill_9_of_rsync_leaves_neither_receiver_nor_relay_nor_remote_shell(bed:
 
 
 @pytest.mark.slow
-def test_kill_9_of_a_relay_fails_its_rsync_ends_its_remote_shell_and_holds_up_nobody(bed: Bed) -> None:
+def test_kill_9_of_a_relay_fails_its_rsync_ends_its_remote_shell_and_blocks_no_other(bed: Bed) -> None:
     bucket, source = bed.bucket(4 * MB), bed.source(6 * MB)
     victim, other = bed.pull(source, "victim", [bucket]), bed.pull(source, "other", [bucket])
     through, below = family(victim)
@@ -334,7 +334,7 @@ def test_a_relay_that_waits_for_its_turn_notices_that_rsync_is_gone(bed: Bed) ->
         assert gone(child)
 
 
-def test_a_stopped_holder_of_the_lock_stops_nobody(bed: Bed) -> None:
+def test_a_stopped_holder_of_the_lock_stops_no_other_relay(bed: Bed) -> None:
     bucket = bed.bucket(4 * MB)
     with bucket.path.open() as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)

@@ -326,7 +326,7 @@ def test_the_exit_status_says_whether_it_came_to_its_end(reason: StopReason) -> 
     assert exit_status(report(done(), reason=reason, signal=15 if reason is StopReason.SIGNAL else None)) == expected
 
 
-def test_a_balance_that_somebody_else_cancelled_needs_a_look() -> None:
+def test_a_balance_stopped_by_another_program_needs_attention() -> None:
     assert exit_status(report(done(), reason=StopReason.SIGNAL)) == Exit.ATTENTION
 
 

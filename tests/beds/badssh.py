@@ -1,10 +1,10 @@
 """badssh.py FAULT VALUE [ssh's own words]: tests/fakessh with one fault, for rsync's -e.
 
-    dies BYTES        passes on so many bytes of what the remote side says, then ends with 255
+    dies BYTES        passes on that many bytes from the remote side, then ends with 255
     hangs BYTES       the same, but then does nothing more until it is killed
-    refuses MESSAGE   says it on standard error and ends with 255: nothing was reached
+    refuses MESSAGE   prints it on standard error and ends with 255: nothing was reached
     babbles TEXT      writes it before the remote side's first byte, as a login script does
-    sleeps SECONDS    does nothing for so long, then works as it should
+    sleeps SECONDS    does nothing for that long, then works normally
 
 The fixture `badssh` makes a script of one word out of a fault.
 """

@@ -1,6 +1,6 @@
 """Filesystems that are worth balancing, their state read without our code, and Balancing as a process.
 
-balancing.py PATH [WHEN:SIGNAL:COUNT] [field=value ...] prints each thing that it tells as a line of JSON. With WHEN it sends itself
+balancing.py PATH [WHEN:SIGNAL:COUNT] [field=value ...] prints each event as a line of JSON. With WHEN it sends itself
 a signal at one moment: `before` or `after` the COUNTth ioctl that relocates, at the COUNTth event of a kind (`begins`, `progress`,
 ...), or at the COUNTth `look` at the filesystem. Fields are those of Settings.
 """

@@ -1,7 +1,7 @@
-"""A process that only reads the catalogue, in a loop, and prints what it read: `catalogue_reader.py STATE SECONDS SEED`.
+"""A process that only reads the catalogue, in a loop, and prints the errors: `catalogue_reader.py STATE SECONDS SEED`.
 
-It prints one line of JSON. `wrong` has every answer that cannot be: rows of two transactions in one answer, a state older than one
-that was committed before it asked, or older than one it saw itself. What is committed stands in files beside the state folder.
+It prints one line of JSON. `wrong` has every impossible answer: rows of two transactions in one answer, a state older than one that
+was committed before the query, or older than one of an earlier answer. Committed states are in files beside the state folder.
 """
 
 import json

@@ -1,7 +1,7 @@
 """A process that opens the catalogue, writes, and closes it or dies, over and over: `python catalogue_writer.py STATE NAME SEED`.
 
-Each transaction writes 40 rows with the same number. What is committed is then written to a file beside the state folder. It ends
-by SIGTERM, or by `kill -9`, which it also does to itself.
+Each transaction writes 40 rows with the same number. The committed number is then written to a file beside the state folder. It
+ends by SIGTERM, or by `kill -9`, which it also does to itself.
 """
 
 import os

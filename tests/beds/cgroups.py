@@ -60,3 +60,9 @@ def fill_up(group: Path) -> None:
 def words_within(group: Path, *words: str | Path) -> list[str]:
     """The command line of a program that runs in the group from its beginning."""
     return ["sh", "-c", 'echo $$ >"$0/cgroup.procs"; exec "$@"', str(group), *map(str, words)]
+
+
+def has_killed(group: Path) -> bool:
+    """Whether the kernel has ended a process of the group for want of memory; it may still wait for a disk."""
+    file = next(path for name in ("memory.oom_control", "memory.events") if (path := group / name).exists())
+    return dict(line.split() for line in file.read_text().splitlines()).get("oom_kill", "0") != "0"

@@ -129,7 +129,7 @@ def is_gone(point: Path, seconds: float = 60) -> bool:
 class Still:
     """Filesystems without commits, so that the cleaner is not woken, except by a test.
 
-    Before they are unmounted all that was deleted is dropped: an unmount waits for a cleaner that may wait, for room, for a commit.
+    Before they are unmounted, all deleted subvolumes are dropped: an unmount waits for the cleaner, which may wait for a commit.
     """
 
     def __init__(self, make_btrfs: Callable[..., Path]) -> None:

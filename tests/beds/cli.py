@@ -1,8 +1,8 @@
 """btrkeep's commands as processes of their own, from the checkout that the tests are in.
 
 A command that is run to its end is forked from a process that has imported everything already, which saves a third of a second of
-processor time each (preloaded.py). What is started to be signalled, or told something that Python itself listens to, is started as
-an operator starts it.
+processor time each (preloaded.py). A command that gets signals, or variables that Python itself reads, is started as an
+operator starts it.
 """
 
 import os
@@ -86,7 +86,7 @@ def backupd_start(
 ) -> subprocess.Popen[str]:
     """Starts `backupd WORDS` in a session of its own and leaves it running: both texts are pipes unless given.
 
-    The fixture `backupd_running` does the same and ends what a test leaves.
+    The fixture `backupd_running` does the same and ends the remaining processes of a test.
     """
     return subprocess.Popen(
         [*program, *words],

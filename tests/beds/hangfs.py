@@ -2,11 +2,12 @@
 
     python hangfs.py FOLDER         mounts it there and says "mounted"
     python hangfs.py FOLDER file    it has one file, and stops answering once that is open
-    python hangfs.py FOLDER dead    it answers nothing at all, not even what is asked about the folder itself
+    python hangfs.py FOLDER dead    it answers nothing at all, not even a stat of the folder itself
 
-A number after that is the user whose it is.
+A number after that is the user who owns it.
 
-`hanging(folder)` does that around a test and frees whoever hangs at its end. The layouts are those of include/uapi/linux/fuse.h.
+`hanging(folder)` does that around a test and frees the hanging processes at its end. The layouts are those of
+include/uapi/linux/fuse.h.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """Which files below tests/ a test module uses: beds that it imports or starts, those that these import, and those of its fixtures.
 
-By the syntax tree, for no line of a bed is recorded (tests/beds/touched.py). Fixtures are found by the names of arguments, in
+By the syntax tree, because lines of beds are not recorded (tests/beds/touched.py). Fixtures are found by the names of arguments, in
 `usefixtures` and in `getfixturevalue`; one with `autouse` has no name there. A bed that is started as a program is found by a text
 that names it and nothing else: "tests.beds.holding", "tests/beds/liar.py", "liar.py".
 """

@@ -1,7 +1,7 @@
-"""A sender that speaks rsync's protocol itself, for those that mean harm: tests/beds/attacks.py.
+"""A sender that speaks rsync's protocol itself, for the attacks of tests/beds/attacks.py.
 
-It says that it is of protocol 31, which everything since rsync 3.1 understands, without incremental recursion, so that the list is
-one. What it answers does not depend on which file is asked for: all files have the same content.
+It uses protocol 31, which all versions since rsync 3.1 understand, without incremental recursion, so there is one list. Its answer
+does not depend on the requested file: all files have the same content.
 
 The wire: whole numbers are little-endian; a `varint` has the number of its bytes in the highest bits of the first. After the
 greeting all goes in frames (four bytes: a length, and 7 and a kind in the highest one), from both sides.

@@ -7,7 +7,7 @@ does nothing, which the exit status shows.
 ACTION is `die` (SIGKILL), `slow:SECONDS:FILE` (makes FILE and takes so much longer), `held:FILE` (makes FILE and waits until it
 is gone), `does:COMMAND` (runs that line of the shell to
 its end), `list:FILE`: writes each checkpoint that the run passes into FILE, a line each, whatever the other words are; or
-`asks:SOCKET`: says each of them to a Unix socket, and goes on when that is closed.
+`asks:SOCKET`: sends each of them to a Unix socket, and continues when that is closed.
 """
 
 import os

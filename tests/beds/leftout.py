@@ -71,8 +71,8 @@ def is_gate(item: pytest.Item) -> bool:
 
 
 def passed_before(item: pytest.Item, passed: Collection[str]) -> bool:
-    """Whether the test is one of `passed`, the tests that `--unit` ran, and would prove no more now. A property is tried with more
-    examples now, and tests that read the list of the session's tests get another one.
+    """Returns True if the test is one of `passed`, the tests that `--unit` ran, and would prove no more now. Properties are tried
+    with more examples now, and tests that read the list of the session's tests get another list.
     """
     function: Any = getattr(item, "function", None)
     looks_wider = function is None or hasattr(function, "hypothesis") or "request" in signature(function).parameters

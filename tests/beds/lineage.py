@@ -28,7 +28,7 @@ def make_lineage(
 ) -> list[str]:
     """Returns their names. `change(number, data)` changes the content of the backup before into that of this one.
 
-    `states`: of backups that are not complete; `records`: more keys of their backup.json; `anew`: backups that begin empty.
+    `states`: of backups that are not complete; `records`: more keys of their backup.json; `anew`: backups that start empty.
     """
     folder = nights.pool / "hosts" / host
     folder.mkdir(mode=0o700, exist_ok=True)

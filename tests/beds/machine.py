@@ -1,7 +1,7 @@
 """A Debian with btrkeep installed, as a folder, and boots of it: real systemd as PID 1, in a container on this kernel.
 
 The folder is made once: by mmdebstrap, then by install.sh as the documentation says. A boot does not change it, takes a second, and
-sees the packages and units of this checkout in the place of the installed ones, so that the code of today is what runs.
+sees the packages and units of this checkout instead of the installed ones, so the present code runs.
 """
 
 import fcntl

@@ -1,7 +1,7 @@
 """midssh.py BYTES END [COMMAND] -- [ssh's own words]: tests/fakessh that does something in the middle of a transfer.
 
-After BYTES bytes of what the remote side says it runs COMMAND (a line for the shell), then passes on the rest (END `goes-on`) or
-dies as a lost connection does (END `dies`). With END `dies-once:FILE` it does all that only while FILE is not there, and makes it.
+After BYTES bytes from the remote side it runs COMMAND (a line for the shell), then passes on the rest (END `goes-on`) or ends like
+a lost connection (END `dies`). With END `dies-once:FILE` it does all that only while FILE does not exist, and makes it.
 """
 
 import os

@@ -4,6 +4,7 @@ No result comes from btrkeep's code: paths and records are read from the pool as
 """
 
 import asyncio
+import hashlib
 import json
 import os
 import shlex
@@ -55,6 +56,13 @@ class Nights:
         self.source.mkdir()
         self.write()
         self.backupd("init", self.pool, *options)
+        session.remove_at_end(self.memory)
+
+    @property
+    def memory(self) -> Path:
+        """Where commands remember sent alarms while the state folder cannot be used."""
+        name = hashlib.sha256(os.fsencode(self.config)).hexdigest()[:16]
+        return Path(f"/dev/shm/btrkeep-alarms-{os.geteuid()}-{name}")
 
     # --- what is asked for
 

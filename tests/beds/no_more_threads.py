@@ -1,6 +1,6 @@
 """no_more_threads.py COUNT [-m PROGRAM] [its own words]: backupd, or PROGRAM, with COUNT threads at most beside its first.
 
-It stands for a limit of processes, which is reached by chance at one thread or another: a test goes through all of them.
+It simulates a limit of processes, which is reached by chance at one thread or another: a test tries all of them.
 """
 
 import sys

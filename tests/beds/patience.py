@@ -1,8 +1,8 @@
-"""How long our programs wait, and what tests make of it: the only list of these constants.
+"""The waiting times of the programs, and those of tests: the only list of these constants.
 
-Of `PAUSES` a command in a test need not wait out any: it does the same, only sooner. What tests.beds.cli runs to its end has them
-shortened. With less `PATIENCE` a command gives up sooner what it waits for; impatient.py has both. A test of a whole pause, or of
-the real patience, starts `python -m backupd` as a process of its own.
+A command in a test need not wait for the whole of any of `PAUSES`: the result is the same, only sooner. tests.beds.cli shortens
+them for commands that it runs to their end. With less `PATIENCE` a command stops waiting sooner; impatient.py has both. A test of a
+whole pause, or of the real patience, starts `python -m backupd` as a process of its own.
 """
 
 import sys

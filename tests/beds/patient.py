@@ -1,6 +1,6 @@
-"""backupd with more patience: ten minutes, not ten seconds, with a program that it has told to end, and between two attempts.
+"""backupd with more patience: ten minutes, not ten seconds, for a program that it has signalled to end, and between two attempts.
 
-A test of what must not wait so long needs no tight limit of time: its command ends within a minute or two, or waits for ten.
+A test of a command that must not wait needs no tight limit of time: its command ends within a minute or two, or waits for ten.
 """
 
 import sys

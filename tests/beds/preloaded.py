@@ -1,10 +1,10 @@
 """Runs btrkeep's commands many hundred times, each as a process of its own, forked from one that has already imported its package.
 
 A command's start-up is mostly imports; so a year of nights takes minutes, and each command still runs, holds locks, handles
-signals and ends as a process of its own. What is forked has done nothing but import.
+signals and ends as a process of its own. The forked process has only imported modules.
 
 Run as a program, with the package's name, it reads commands from standard input, one a line as JSON: [words, environment, folder,
-what kill_at.py is to do at which checkpoint, if anything]; and answers each with one line: [exit status, standard output, standard
+the action of kill_at.py and its checkpoint, if any]; and answers each with one line: [exit status, standard output, standard
 error].
 """
 
@@ -131,7 +131,7 @@ def _become(package: str, words: list[str], env: dict[str, str], cwd: str, texts
         os.chdir(cwd)
         sys.argv = [package, *words]
         if "coverage" in sys.modules and (running := sys.modules["coverage"].Coverage.current()):
-            running.switch_context(env["TEST_MODULE"])
+            running.switch_context(env.get("TEST_MODULE", ""))  # without recording.py the data has no contexts
         if at:
             sys.addaudithook(listener(*at))
         main()

@@ -2,9 +2,9 @@
 
 cut         the connection is reset after some kilobytes from the server
 half-open   after the same amount nothing more is passed on, in either direction, and the connection stays
-silent      it is accepted, and nothing is ever said
-refused     nobody listens
-garbage     noise in the place of a server's first line
+silent      it is accepted, and nothing is ever sent
+refused     no process listens
+garbage     noise instead of a server's first line
 banner      lines of noise before it, as RFC 4253 allows
 slow        200 kB a second
 lossy       now and then nothing for a while, as when packets are lost and sent again

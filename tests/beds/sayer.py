@@ -1,8 +1,8 @@
 """sayer.py COUNT FILE rsync --server --sender ...: a host whose rsync prints the text of FILE on our rsync's output.
 
-It stands before rsync as `rsync_path`. After the greeting a sender's stream is made of frames: four bytes, the lowest three of them
-a length, the highest 7 and a kind. Kind 2 (MSG_INFO) is printed by the receiving rsync as it is. Each line of FILE becomes a frame,
-COUNT times over; then the transfer goes on as any other. With COUNT `0` it never does, with COUNT `dies` it ends after the first.
+It is called before rsync, by `rsync_path`. After the greeting a sender's stream is made of frames: four bytes, the lowest three of
+them a length, the highest 7 and a kind. Kind 2 (MSG_INFO) is printed by the receiving rsync unchanged. Each line of FILE becomes a
+frame, COUNT times; then the transfer continues normally. With COUNT `0` it never does, with COUNT `dies` it ends after the first.
 """
 
 import os

@@ -1,9 +1,9 @@
 """The resources that a test session owns on this machine: how they are recognised and removed.
 
-Everything that outlives a process lies in or points into the session's own folders, btrkeep-test-PID-START in /dev/shm and in
+Everything that outlives a process is in the session's own folders or points into them, btrkeep-test-PID-START in /dev/shm and in
 TMPDIR: images, the loop devices on them, the mounts in them. Processes carry the folder's name in their environment, or, where
-they write over it as sshd does, are named by a .pid file in the folder. So cleaning up needs no memory of what was done: it looks
-at the kernel's tables. The same code ends a session, and clears away after one that was killed, which is one whose process (of
+they write over it as sshd does, are named by a .pid file in the folder. So cleaning up needs no record of earlier actions: it reads
+the kernel's tables. The same code ends a session, and clears away after one that was killed, which is one whose process (of
 that number and start time) is gone.
 """
 
@@ -202,8 +202,19 @@ def remove(path: Path) -> list[str]:
             problems += lines or [f"{device} is still in use"]
     shutil.rmtree(path, ignore_errors=True)
     if path.exists():
+        _open_folders(path)
+        shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
         problems.append(f"{path} could not be removed")
     return problems
+
+
+def _open_folders(path: Path) -> None:
+    """Lets this user into every folder of a tree: some tests of ordinary users leave folders that they may not read."""
+    for folder, names, _ in os.walk(path):
+        for name in names:
+            if not (inner := Path(folder, name)).is_symlink():
+                inner.chmod(0o700)
 
 
 def _unmount(point: Path) -> list[str]:
@@ -274,6 +285,14 @@ def _quietly(*argv: str) -> list[str]:
     return [] if done.returncode == 0 else [f"{' '.join(argv)}: {done.stderr.strip()}"]
 
 
+_elsewhere: set[Path] = set()
+
+
+def remove_at_end(path: Path) -> None:
+    """Notes a folder outside of the session's own that a command makes when something fails, and that nothing may be left of."""
+    _elsewhere.add(path)
+
+
 def end_session(name: str, patience: float = 0) -> list[str]:
     """Removes everything that the session `name` owns; reports what should already have been removed."""
     problems = end_processes(name, patience)
@@ -281,6 +300,8 @@ def end_session(name: str, patience: float = 0) -> list[str]:
         problems += [f"{point} was still mounted" for point in mounts_below(path)]
         problems += [f"{device} was still attached" for device in loops_below(path) if not _is_leaving(device)]
         problems += remove(path)
+    for path in _elsewhere if name == own_name() else ():
+        shutil.rmtree(path, ignore_errors=True)
     return problems
 
 

@@ -96,7 +96,7 @@ class Sshd:
 
 def start(folder: Path, options: str = "") -> Sshd:
     """Starts a server that keeps all its files in `folder`; returns when it accepts connections. `options`: lines that go before
-    ours in its configuration.
+    the other lines of its configuration.
     """
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # for its privilege separation

@@ -3,12 +3,12 @@
 
     taken_over.py ... --rsh "bash -c 'echo >&N; ...' ..." SOURCE DATA/
     taken_over.py --rsh "bash -c ..." DATA/./NAME HOST:FOLDER/   gives files back
-    taken_over.py --server ...                                   the host's side: says one byte and waits
+    taken_over.py --server ...                                   the host's side: sends one byte and waits
 
-It asks for its remote shell first, as rsync does, and writes DATA/found: JSON of {what was tried: the error, "" for none}. One
-that gives files back prints how many it tried and how many it could do, and tries nothing that takes a folder to write to. What
-there is to look for, and which attempts are made, the test writes into TARGETS. Each system call is made with arguments that no
-kernel takes, so that nothing happens where they are not refused.
+It starts its remote shell first, as rsync does, and writes DATA/found: JSON of {attempt: the error, "" for none}. When it gives
+files back, it prints the numbers of attempts and of successes, and tries nothing that needs a folder to write to. The test writes
+the targets and the attempts into TARGETS. Each system call has arguments that every kernel rejects, so nothing happens where it is
+not refused.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 #!/usr/bin/python3 -I
-"""Stands in the place of `btrfs receive` as if a stream had taken it over: tries what it should not be able to do, and says as an
-error what it could. Each system call has arguments that no kernel takes, so that nothing happens where it is not refused.
+"""Replaces `btrfs receive`, as if a stream had taken it over: tries forbidden actions, and reports those that succeeded as an
+error. Each system call has arguments that every kernel rejects, so nothing happens where it is not refused.
 """
 
 import ctypes

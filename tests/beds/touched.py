@@ -1,10 +1,10 @@
-"""Which test modules CI runs beside the gate: those that a change touches, by recorded data, and a tenth of the others in turn.
+"""Which test modules CI runs beside the gate: those touched by a change, by recorded data, and a tenth of the others in turn.
 
 tests/recorded.json has for each test module its seconds and the modules whose functions ran in it or in its processes;
 scripts/record_tests.py writes it. Seconds are only compared with each other, so any machine may have measured them.
-tests/beds/helpers_used.py adds what a test module uses below tests/.
+tests/beds/helpers_used.py adds the files below tests/ that a test module uses.
 
-Nothing is recorded of what runs in a booted machine, in another installation, or only with --long: install/test_trees,
+Nothing is recorded in a booted machine, in another installation, or only with --long: install/test_trees,
 test_anywhere, btrfs/test_offsite_s3, systemd/test_second_copy_walks, and most of the other modules in systemd/. A change of their
 product code does not touch these; they run in their turn, and when they or the files in _BY_FOLDER change.
 """
@@ -88,9 +88,9 @@ def turns_wanted(newest: int, commits: int, changed: Iterable[str]) -> tuple[int
 def chosen(records: Mapping[str, Record], modules: Collection[str], changed: Collection[str], turns: Sequence[int]) -> Choice:
     """`modules` are all test modules, `changed` the files that a change touches, `turns` what `turns_wanted` returns.
 
-    A module that changed itself comes first; then those that use most of what changed, where a module that all use counts little;
-    then those without a record, in another order each turn. These count as long as the others are on average. The first turn always
-    has time, each other one if it fits into what the touched modules leave.
+    A module that changed itself comes first; then those that use most of the changed modules, where a module that all use counts
+    little; then those without a record, in another order each turn, with the average duration. The first turn always has time, each
+    other turn if it fits into the time that the touched modules leave.
     """
     turn = turns[0]
     usual = sum(record.seconds for record in records.values()) / len(records) if records else 1.0
@@ -137,7 +137,8 @@ def _weight(module: str, record: Record | None, changed: Collection[str], users:
 
 
 def read_records(text: str) -> dict[str, Record]:
-    """Of tests/recorded.json, {"modules": [PATH, ...], "tests": {TEST MODULE: [SECONDS, TURN, [NUMBER OF A MODULE, ...]], ...}}.
+    """The content of tests/recorded.json, {"modules": [PATH, ...], "tests": {TEST MODULE: [SECONDS, TURN, [NUMBER OF A MODULE,
+    ...]], ...}}.
 
     Raises ValueError.
     """

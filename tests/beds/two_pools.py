@@ -81,8 +81,8 @@ class TwoPools:
 
     @contextmanager
     def replicating(self, real: Path, receive: str, backupd: Sequence[str | Path] = BACKUPD) -> Iterator["subprocess.Popen[str]"]:
-        """`backupd replicate` by ssh, in which these lines of the shell stand in for `btrfs receive`. The real program is copied to
-        `real`; `streams` has what came. `backupd`: the words that start it.
+        """`backupd replicate` by ssh, in which these lines of the shell replace `btrfs receive`. The real program is copied to
+        `real`; `streams` has the received data. `backupd`: the words that start it.
         """
         program, btrfs = self.second.top / "btrfs", Path(shutil.which("btrfs") or "").resolve()
         shutil.copy(btrfs, real)

@@ -1,8 +1,8 @@
 """A virtual machine with btrkeep in it, whose power can be cut: real systemd as PID 1, on a kernel of its own (Debian's).
 
-For what a container on this kernel cannot have: another clock, limits of memory and device policies that are held (cgroup v2),
-device mapper. What the machine boots is made once; a boot takes five to thirty seconds, does not change it, and sees the packages
-and units of this checkout in the place of the installed ones. The processor is emulated: /dev/kvm may be there and hang.
+For features that a container on this kernel lacks: another clock, enforced limits of memory and device policies (cgroup v2),
+device mapper. The image is made once; a boot takes five to thirty seconds, does not change it, and sees the packages and units of
+this checkout instead of the installed ones. The processor is emulated: /dev/kvm may be there and hang.
 """
 
 import functools
@@ -73,10 +73,10 @@ class Vm:
         return self.said.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
 
     def wait(self, seconds: float, until: Callable[[list[str]], object]) -> list[str]:
-        """What it has said when that is true of it. Fails when it takes more than so many seconds of processor time for that, says
-        nothing for as long as many boots, or is off.
+        """Returns the machine's output as soon as the condition is true of it. Fails if it needs more than that many seconds of
+        processor time, prints nothing for the time of many boots, or is off.
 
-        So a machine that has little of the processor has longer, by the clock, and one whose script hangs ends all the same.
+        So a machine on a busy processor has more time, by the clock, and one whose script hangs ends anyway.
         """
         limit, heard, size, lines = self._spent() + seconds, time.monotonic(), -1, list[str]()
         while True:
@@ -133,12 +133,12 @@ class Vm:
 def running(
     scripts: Path, drives: Sequence[Path] = (), clock: str = "", *, systemd: bool = True, suspends: bool = False
 ) -> Iterator[Vm]:
-    """Boots one that runs main.sh of that folder as root (bash -eu, in /payload, with what lies beside it) and then ends.
+    """Boots one that runs main.sh of that folder as root (bash -eu, in /payload, with the files beside it) and then ends.
 
     `drives`: images of disks, /dev/vdc and so on. `clock`: what it begins with, as 2026-11-20T21:00:00; this machine's otherwise.
-    Without `systemd` it boots within a third of the time. `suspends`: it is an older kind of machine, for this one can be suspended
-    once, and can neither be suspended again nor switch itself off then. At the end of the block its power is cut: of what it has
-    not yet written to a drive nothing is there.
+    Without `systemd` it boots within a third of the time. `suspends`: it is an older kind of machine, because the usual one can be
+    suspended once, and can neither be suspended again nor switch itself off then. At the end of the block its power is cut: data
+    not yet written to a drive is lost.
     """
     ground = _ground()
     folder = Path(tempfile.mkdtemp(prefix="vm-", dir=session.folder()))

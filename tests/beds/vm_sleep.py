@@ -16,8 +16,8 @@ _LOOK = 0.02
 def wake(path: Path, at: str, seconds: float = 300) -> None:
     """Waits until the machine whose socket that is has been suspended to memory, and wakes it, with its clock at `at` (ISO, UTC).
 
-    Its kernel sees what a machine sees that has slept until then: its own counters have stood still, the clock on the board has
-    not. Fails when it is not asleep within so many seconds.
+    For its kernel this is a sleep until then: its own counters have stopped, the clock on the board has not. Fails if it is not
+    asleep within that many seconds.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(seconds)

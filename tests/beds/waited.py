@@ -1,5 +1,5 @@
 """backupd for which time flies: `python waited.py FILE WORDS` runs `backupd WORDS`, and once FILE is there a minute of its waiting
-is a second. So a test of what is given up after a long silence does not wait for it, and a busy machine is no silence.
+is a second. So a test of a limit for silence does not wait for it, and a busy machine does not count as silence.
 
 Only this process has that clock: programs that it starts have the kernel's.
 """

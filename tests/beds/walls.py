@@ -31,7 +31,7 @@ def with_own_mounts(*command: str | Path) -> tuple[str | Path, ...]:
 
 
 def _let_go(command: tuple[str | Path, ...]) -> tuple[str | Path, ...]:
-    """A new namespace has copies of all mounts, and these keep a filesystem alive that another worker's test unmounts meanwhile. So
-    those of other workers are let go at once.
+    """A new namespace has copies of all mounts, and these keep a filesystem in use that another worker's test unmounts. So
+    those of other workers are unmounted in it at once.
     """
     return ("bash", "-euc", _LET_GO, "-", session.own_name(), session.PREFIX, *command)

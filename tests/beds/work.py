@@ -17,7 +17,7 @@ def work(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end and gives its status and texts; fails the test, showing both texts, when the status is not 0.
 
-    `env` is added to ours. Messages come in English, and bytes that are not UTF-8 survive as surrogates.
+    `env` is added to the environment of this process. Messages come in English, and bytes that are not UTF-8 survive as surrogates.
     """
     done = subprocess.run(
         argv,

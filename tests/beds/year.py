@@ -1,9 +1,9 @@
-"""A year of nights as it was: twenty hosts, what befell each, what the administrator did. Facts; nothing here decides anything.
+"""A year of nights: twenty hosts, the events of each, the actions of the administrator. Facts; nothing here decides anything.
 
 tests/btrfs/test_year.py plays it on a real pool, some of its nights in each run of the tests and all of them in the long form;
-tests/btrfs/golden/year.py reckons what must be left. A night is named after the
+tests/btrfs/golden/year.py computes the expected backups. A night is named after the
 UTC date of its 22:30, when `backupd run` starts, which in Berlin is half past midnight of the next day in summer and half past
-eleven of the same day in winter. What people do they do at 12:00 UTC, and `backupd expire` runs at 03:30 UTC after each night.
+eleven of the same day in winter. Actions of people are at 12:00 UTC, and `backupd expire` runs at 03:30 UTC after each night.
 
 2020 has a leap day, a week 53 and clock changes on 03-29 and 10-25; the year ends 366 nights after it began.
 """
@@ -86,7 +86,7 @@ HOSTS = (
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What the administrator does at noon of a day. `backup` is the label of one of the host's backups.
+    """An action of the administrator at noon of a day. `backup` is the label of one of the host's backups.
 
     run, hold (until, why), release, unexpire, accept; rename (to `new`, in the configuration too); leave (the configuration);
     forget (that, and for ever); set (`retention` changes).

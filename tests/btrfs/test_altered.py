@@ -20,6 +20,8 @@ from tests.beds.cli import command
 from tests.beds.hidden_changes import hide_changes
 from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools
+from tests.beds.watch import does_at
+from tests.btrfs.test_repair import spoilt
 
 FIRST, SECOND, THIRD = "2026-03-10T22:00:00Z", "2026-03-11T22:00:00Z", "2026-03-12T22:00:00Z"
 MORNING = "2026-03-13T08:00:00Z"
@@ -459,3 +461,24 @@ def test_one_seal_from_the_future_hides_no_change_of_later_backups(nights: Night
     writable(path_of(nights.pool, second), lambda backup: content(backup, "changed").write_text("by hand"))
     nights.backupd("verify", f"web1@{second}", check=False)
     assert {row["name"]: row["state"] for row in nights.json("list", "web1")} == {first: "complete", second: "altered"}
+
+
+def test_a_backup_or_a_copy_that_another_hand_changes_meanwhile_is_not_repaired(
+    make_btrfs: Callable[..., Path], tree: Path
+) -> None:
+    """The plan was made for other files."""
+    nights, first, second, third = spoilt(make_btrfs(size="300M"), tree)
+    database = nights.working("web", tree) / "database"
+    replace = f"touch {database}.new && mv {database}.new {database}"
+    done = does_at(nights, replace, "before", "damaged file replaced", "repair", f"web@{first}", "--yes", "--json")
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["failed"] == {f"web@{first}": f"{tree}/database was replaced"}
+    assert nights.names("web") == [first, second, third]
+    assert not (nights.pool / "hosts/web/.working").exists()
+    unlock = f"btrfs property set -f -ts {nights.backup('web', second)} ro false"
+    done = does_at(nights, unlock, "before", "damaged file replaced", "repair", "--yes", "--json")
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["failed"] == {f"web@{second}": f"web {second} was replaced"}
+    copies = [backup["repaired_in"] for backup in answer["backups"]]
+    assert (copies[1], nights.names("web")) == (None, sorted([first, copies[0], second, third]))

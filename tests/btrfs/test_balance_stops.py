@@ -188,7 +188,7 @@ def test_one_without_room_is_set_aside_and_two_in_a_row_end_it(bed: Path, monkey
 # --- others
 
 
-def test_a_paused_balance_of_somebody_else_is_refused_in_one_line_and_left_alone(bed: Path) -> None:
+def test_a_paused_balance_of_another_program_is_refused_in_one_line_and_not_changed(bed: Path) -> None:
     chosen = fullest(bed)
     other = foreign(bed, chosen)
     work("btrfs", "balance", "pause", bed)
@@ -203,7 +203,9 @@ def test_a_paused_balance_of_somebody_else_is_refused_in_one_line_and_left_alone
     nothing_is_left(bed)
 
 
-def test_a_running_balance_of_somebody_else_is_refused_and_named_or_waited_for(bed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_balance_of_another_program_is_refused_and_named_or_waited_for(
+    bed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(balancing, "_LOOK_AGAIN", 0.1)
     other = foreign(bed, fullest(bed))
     with pytest.raises(LockHeld, match=rf"balance is running, by process {other.pid}: btrfs balance start"):

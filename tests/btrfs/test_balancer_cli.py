@@ -231,7 +231,7 @@ def test_what_could_not_be_cancelled_for_want_of_a_thread_is_not_begun(bed: Path
     assert btrfs_data(bed) == before
 
 
-def test_a_filesystem_that_somebody_else_balances_is_left_to_him_and_he_is_named(bed: Path) -> None:
+def test_a_filesystem_that_another_process_balances_is_refused_and_the_process_is_named(bed: Path) -> None:
     work("btrfs", "balance", "start", "--background", "-dvrange=0..1", bed)  # over at once: there is no such block group
     wait_for(lambda: exclusive(bed) == "none")
     long = subprocess.Popen(

@@ -104,7 +104,7 @@ def test_without_users_of_its_own_it_is_booted_only_when_that_is_said(
     assert vm.left() == []
 
 
-def test_results_of_checks_that_nobody_asked_for_are_not_kept() -> None:
+def test_results_of_unrequested_checks_are_not_kept() -> None:
     console = Console("mark", asked=2)
     console.take(b"".join(b"mark check %d 0 well\n" % number for number in range(100_000)))
     assert console.checks == {0: (0, "well"), 1: (0, "well")}

@@ -1,6 +1,6 @@
-"""`browse` and `compare` as an administrator types them, on backups that are real snapshots; and what a host may plant in them.
+"""`browse` and `compare` as an administrator types them, on backups that are real snapshots; and attacks of a host in them.
 
-One host is made once for all that only look. The truth is find, ls, stat and diff on the backups' own folders.
+One host is made once for all tests that only read. The truth is find, ls, stat and diff on the backups' own folders.
 """
 
 import json
@@ -190,7 +190,7 @@ def test_an_expired_backup_is_not_the_latest_and_can_still_be_looked_into(nights
     }
 
 
-def test_damaged_notes_keep_nobody_from_his_files(nights: Nights) -> None:
+def test_damaged_notes_do_not_prevent_reading_files(nights: Nights) -> None:
     (name,) = make_history(nights, "h1", every(1, 1, LAST), rebuild=False)
     (nights.pool / "hosts" / "h1" / "notes.json").write_text("{")
     assert nights.json("browse", "h1")["backup"]["name"] == name
@@ -411,7 +411,7 @@ def test_a_real_bash_completes_the_name_of_a_backup_behind_the_at_sign(pool: Nig
         shown.wait_for(r"/empty/ ")
 
 
-def test_json_is_ascii_for_whoever_looks_at_it(pool: Nights) -> None:
+def test_json_is_ascii_for_every_reader(pool: Nights) -> None:
     for words in (("browse", "web1", "/srv"), ("compare", "web1", "/srv", "2026-11-16"), ("versions", "web1", "/srv")):
         output = pool.backupd(*words, "--json").stdout
         assert output.isascii()

@@ -180,7 +180,7 @@ def test_during_the_pause_of_one_host_never_more_than_concurrency_transfer(night
     assert sorted(begun(log)) == sorted([f"broken{n}" for n in range(4)] * 2 + [f"good{n}" for n in range(4)])
 
 
-def test_one_hosts_failure_stops_nobody_else(nights: Nights, tree: Path) -> None:
+def test_the_failure_of_one_host_stops_no_other(nights: Nights, tree: Path) -> None:
     nights.host("good1", tree)
     nights.host("missing", nights.source / "not-there")
     nights.host("broken", tree, rsync_path="false")
@@ -325,7 +325,7 @@ def test_a_named_host_is_run_beside_a_night_and_one_that_the_night_works_on_is_r
     assert disagreements(nights) == []
 
 
-def test_a_night_goes_on_without_a_host_that_somebody_else_works_on(nights: Nights, tree: Path) -> None:
+def test_a_night_continues_without_a_host_that_another_process_has_locked(nights: Nights, tree: Path) -> None:
     nights.host("web", tree)
     nights.host("other", tree)
     with subprocess.Popen(["flock", lock(nights, "host-web"), "sleep", "60"], start_new_session=True) as holder:

@@ -4,6 +4,8 @@ host's filesystem. Each run is of the moment at which its session began, whateve
 
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -21,6 +23,7 @@ from tests.beds.source_program import HIDDEN, SourceHost
 from tests.beds.ssh import Sshd
 from tests.beds.two_pools import TwoPools
 from tests.beds.watch import does_at, held_at, killed, wait_for
+from tests.beds.within import Within
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
@@ -218,6 +221,10 @@ def test_a_dump_is_in_the_backup_and_one_that_fails_makes_it_suspect(web1: Web1)
     assert web1.nights.data("web1", output).read_text() == "rows\n"
     (dump,) = web1.nights.record("web1")["dumps"]
     assert (dump["name"], dump["path"], dump["status"], dump["bytes"]) == ("shop", str(output), 0, 5)
+    web1.nights.tables["drill"] = {"load": ['shop echo "$(grep -c rows "$DUMP") lines"', "other false"]}
+    web1.nights.write()
+    _, loaded = json.loads(web1.nights.backupd("drill", "web1", "--json").stdout)
+    assert (loaded["kind"], loaded["outcome"], loaded["text"]) == ("load", "proven", "shop: 1 lines")
     failing = "sh -c 'echo starting >&2; echo no such role >&2; exit 3'"
     web1.configure(config=DUMP.format(command=failing, output=output, required="yes"))
     result = web1.nights.run("web1", status=1)["web1"]
@@ -240,7 +247,31 @@ def test_a_live_backup_has_no_snapshots_of_an_interrupted_session(web1: Web1) ->
     result = web1.nights.run("web1")["web1"]
     assert result["outcome"] == "complete"
     assert web1.text() == "first"
-    assert not web1.nights.data("web1", web1.top / HIDDEN).exists()
+    assert list(web1.nights.data("web1", web1.top / HIDDEN).iterdir()) == []
+
+
+def test_a_folder_of_that_name_that_is_not_the_programs_is_backed_up(web1: Web1) -> None:
+    work("btrfs", "-q", "subvolume", "create", web1.top / "nested")
+    kept = [web1.www / HIDDEN / "file", web1.top / "nested" / HIDDEN / "file"]
+    for file in kept:
+        file.parent.mkdir()
+        file.write_text("kept")
+    for config in ("", f"[paths]\nallow = {web1.top}\n"):
+        web1.configure(web1.top, config=config)
+        result = web1.nights.run("web1")["web1"]
+        assert (result["outcome"], result["warnings"]) == ("complete", [])
+        assert [web1.nights.data("web1", file).read_text() for file in kept] == ["kept", "kept"]
+        assert not web1.nights.data("web1", web1.top / HIDDEN).exists()
+        assert {each["kind"] for each in web1.consistency()} == {"snapshot"}
+
+
+def test_a_dry_run_prints_the_rsync_of_a_session(web1: Web1) -> None:
+    web1.configure(snapshots="required")
+    (entry,) = web1.nights.json("run", "--all", "--dry-run")
+    (command,) = entry["commands"]
+    assert command[command.index("--rsync-path") + 1] == "btrkeep-source rsync SESSION"
+    text = web1.nights.backupd("run", "--all", "--dry-run").stdout
+    assert "SESSION is the name of the session that btrkeep-source begins on the host first" in text
 
 
 def test_check_connect_names_the_paths_without_a_snapshot(web1: Web1) -> None:
@@ -280,3 +311,46 @@ def test_a_replica_has_how_the_files_were_read(two: TwoPools, sshd: Sshd, btrfs_
     assert two.second.record("web1")["paths"] == two.first.record("web1")["paths"]
     assert two.second.record("web1")["paths"][0]["consistency"]["kind"] == "snapshot"
     assert [backup["live_paths"] for backup in two.second.json("list", "web1")] == [0]
+
+
+def test_what_fails_for_three_nights_is_an_alarm_with_its_reason_and_the_remedy_ends_it(
+    shared_btrfs: Path, sshd: Sshd, btrfs_mount: Path, ext4: Path
+) -> None:
+    """Two hosts whose backups are complete without a dump, and suspect without a snapshot."""
+    web1 = Web1(Within(shared_btrfs, "--rehearsal"), sshd, btrfs_mount, ext4 / "live")
+    nights, dump = web1.nights, {"output": web1.www / "shop.sql", "required": "no"}
+    web1.configure()
+    good = nights.tables["host"]["web1"]
+
+    def night(day: int, *failing: str) -> dict[str, str]:
+        """Runs both hosts; returns the texts of the alarms by subject, after checking that they are sent."""
+        at = f"2026-11-{day:02}T22:00:00Z"
+        for host in ("web1", "web2"):
+            done = nights.backupd("run", host, "--now", at, check=False)
+            assert done.returncode == (host in failing), done.stdout
+        later = f"2026-11-{day:02}T22:30:00Z"
+        standing = json.loads(nights.backupd("notify", "--json", "--now", later, check=False).stdout)["standing"]
+        return {f"{alarm['what']} {alarm['subject']}": alarm["text"] for alarm in standing}
+
+    nights.tables["host"]["web2"] = good
+    nights.write()
+    assert night(1) == {}
+    web1.configure(config=DUMP.format(command="sh -c 'echo no such role >&2; exit 3'", **dump))
+    nights.tables["host"]["web2"] = {**good, "paths": [*good["paths"], str(web1.live)], "snapshots": "required"}
+    nights.write()
+    for day in (2, 3, 4):
+        alarms = night(day, "web2")
+        assert f"{web1.live}: not read from a snapshot: ext4" in alarms["suspect host web2"]
+        assert ("condition web1" in " ".join(alarms), "silent host web2" in alarms) == (day == 4, day > 2), day
+    text = alarms["failure condition web1"]
+    assert "the host could not make the dump shop since 2026-11-02T22:00:00Z (3 backups in a row)" in text
+    assert f"no complete backup for 3d: {web1.live}: not read from a snapshot: ext4" in alarms["silent host web2"]
+    now = ("--now", "2026-11-04T22:10:00Z")
+    for words in (("status", "web1"), ("browse", "web1", "/"), ("notify", "--digest", "--dry-run")):
+        shown = " ".join(nights.backupd(*words, *now, check=False).stdout.split())
+        assert "the host could not make the dump shop since 2026-11-02T22:00:00Z" in shown, words
+    web1.program.config.write_text(DUMP.format(command="echo rows", **dump))
+    (command,) = re.findall(r"on the host, then: backupd (--config .*)", text)
+    nights.backupd(*shlex.split(command), "--now", "2026-11-05T20:00:00Z")
+    assert "failure condition web1" not in night(5, "web2")
+    assert web1.is_clean()

@@ -251,7 +251,7 @@ def test_a_host_with_such_a_working_can_be_given_up(shared_btrfs: Path, tree: Pa
     assert rows(pool, "select host from backup") == []
 
 
-def test_a_working_of_somebody_elses_with_an_empty_record_is_left_alone(pair: Nights) -> None:
+def test_a_foreign_working_with_an_empty_record_is_not_touched(pair: Nights) -> None:
     path = pair.pool / "hosts" / "web" / ".working"
     path.parent.mkdir()
     work("btrfs", "-q", "subvolume", "create", path)

@@ -142,7 +142,7 @@ def test_an_orphan_is_ended_although_the_pool_was_too_full_for_the_text_of_the_l
 
 
 @pytest.mark.parametrize("which", [min, max], ids=["the leader", "the receiver"])
-def test_when_one_of_the_rsyncs_is_killed_the_rest_is_ended_before_anybody_goes_on(
+def test_when_one_of_the_rsyncs_is_killed_the_others_end_before_the_run_continues(
     nights: Nights, tree: Path, backupd_running: Start, which: Callable[[list[int]], int]
 ) -> None:
     process = in_the_middle_of_a_run(nights, backupd_running)

@@ -95,7 +95,7 @@ def test_what_a_scrub_repaired_from_the_other_mirror_is_not_damaged(make_btrfs: 
     assert nights.backupd("damaged").stdout == "no damaged files are recorded\n"
 
 
-def test_what_somebody_met_while_a_scrub_ran_stays_after_it(
+def test_errors_of_other_programs_during_a_scrub_stay_after_it(
     make_btrfs: Callable[..., Path], tree: Path, backupd_running: Callable[..., Any]
 ) -> None:
     """The scrub has passed that place, and found it good."""

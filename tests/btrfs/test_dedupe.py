@@ -295,7 +295,7 @@ def test_what_a_verify_finds_while_it_waits_stays_known(nights: Nights) -> None:
     assert len(addresses([backup / victim.parent / name for name in ("once", "zz")])) == 1, text  # it continued
 
 
-def test_what_is_only_in_memory_after_a_wait_is_shared_with_nobody(nights: Nights) -> None:
+def test_data_that_is_only_in_memory_after_a_wait_is_not_shared(nights: Nights) -> None:
     """Its disk has damaged the file that keeps its data while it waited; the one that comes next is good."""
     content = (nights.source / "web1/once").read_bytes()
     (nights.source / "web1/zz").write_bytes(content)
@@ -356,7 +356,7 @@ def test_what_a_crash_left_in_doubt_is_read_before_it_waits_for_a_night(nights: 
     assert noted(nights)["unread"] == []
 
 
-def test_what_is_only_in_memory_is_shared_with_nobody(nights: Nights) -> None:
+def test_data_that_is_only_in_memory_is_not_shared(nights: Nights) -> None:
     """The file that keeps its data was whole when it was read, and its disk has damaged it since; the other one is good."""
     nights.backupd("verify")
     source, other = nights.backup("web1"), nights.backup("web2")

@@ -1,6 +1,6 @@
-"""`delete` and `expire HOST --skip-grace`: what btrfs, notes.json and SQLite say afterwards, and what a kill leaves behind.
+"""`delete` and `expire HOST --skip-grace`: the answers of btrfs, notes.json and SQLite afterwards, and the remains of a kill.
 
-One pool for all; each test has hosts of its own, and a time of its own, since no clock may go back.
+One pool for all; each test has hosts of its own, and a time of its own, because no clock may go back.
 """
 
 import fcntl

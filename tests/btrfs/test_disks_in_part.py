@@ -55,7 +55,7 @@ def take_inodes(disk: Path) -> None:
     assert os.statvfs(disk).f_favail == 0
 
 
-def test_a_pool_with_a_missing_device_is_backed_up_to_and_expired_and_everybody_is_told(
+def test_a_pool_with_a_missing_device_can_be_written_and_expired_and_every_report_names_it(
     make_btrfs: Callable[..., Path], tree: Path
 ) -> None:
     point = make_btrfs(size="300M", devices=2, mkfs=("-m", "raid1", "-d", "raid1"))

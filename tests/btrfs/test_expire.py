@@ -162,7 +162,7 @@ def test_an_expired_backup_that_was_taken_back_stays(pool: Expiries) -> None:
     assert pool.consistent() == []
 
 
-def test_a_row_that_somebody_changed_deletes_nothing_that_the_pool_says_must_stay(pool: Expiries) -> None:
+def test_a_wrong_row_deletes_no_backup_that_must_stay_by_the_pool(pool: Expiries) -> None:
     """The pool wins: in the catalogue a suspect backup is complete, so that an older good one seems unnecessary."""
     pool.settings("retention", daily=1)
     pool.host("web", pool.source)
@@ -236,7 +236,7 @@ def test_a_forgotten_host_goes_with_everything_it_has(pool: Expiries) -> None:
     assert pool.consistent() == []
 
 
-def test_what_is_somebody_elses_in_a_forgotten_hosts_folder_stays_and_is_named(pool: Expiries) -> None:
+def test_foreign_files_in_the_folder_of_a_forgotten_host_stay_and_are_named(pool: Expiries) -> None:
     pool.history("web", 3)
     pool.host("web", pool.source, enabled=False)
     mine = pool.pool / "hosts" / "web" / "mine.txt"

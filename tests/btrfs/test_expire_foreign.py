@@ -120,7 +120,7 @@ def test_a_backup_whose_record_cannot_be_read_stays_and_is_named(pool: Expiries,
     assert pool.left("web") == [names[0], *names[2:]]
 
 
-def test_a_backup_that_somebody_made_writable_stays(pool: Expiries) -> None:
+def test_a_backup_that_was_made_writable_stays(pool: Expiries) -> None:
     names = pool.history("web", 5)
     pool.expire()
     writable(pool.backup("web", names[0]))
@@ -218,7 +218,7 @@ def test_a_newer_backup_that_turns_out_damaged_between_plan_and_act_keeps_the_ol
     assert pool.left("web") == names
 
 
-def test_a_backup_that_somebody_replaces_in_the_last_moment_stays(pool: Expiries) -> None:
+def test_a_backup_that_is_replaced_in_the_last_moment_stays(pool: Expiries) -> None:
     names = pool.history("web", 5)
     pool.expire()
     with held_at(pool, "after", "backups marked as deleting", "expire", "--json", *at(LATER)) as process:

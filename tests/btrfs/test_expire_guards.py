@@ -87,7 +87,7 @@ def test_a_clock_that_was_right_by_five_minutes_is_right(pool: Expiries) -> None
     assert pool.expire(LATER - timedelta(minutes=5))["stop"] is None
 
 
-def test_a_name_that_nobody_has_is_refused_and_the_nearest_is_named(pool: Expiries) -> None:
+def test_an_unknown_name_is_refused_and_the_nearest_is_named(pool: Expiries) -> None:
     pool.history("web", 5)
     done = pool.backupd("expire", "--force", "wep", *at(NOW), check=False)
     assert done.returncode == 2
@@ -163,7 +163,7 @@ def test_a_leap_of_the_clock_is_seen_too_when_what_expiries_saw_was_lost_with_th
     assert run(real)["deleted"]  # a night later it is believed
 
 
-def test_a_clock_that_ran_ahead_ends_no_hold_of_what_somebody_wants_deleted(real: Expiries) -> None:
+def test_a_clock_that_is_ahead_ends_no_hold_of_a_backup_to_be_deleted(real: Expiries) -> None:
     names = real.history("web", 3)
     until = format(datetime.now(UTC) - timedelta(hours=1), "%Y-%m-%dT%H:%M:%SZ")
     write_down(real, "web", backups={names[0]: {"hold": {"at": "2026-03-01T00:00:00Z", "until": until, "why": "court"}}})

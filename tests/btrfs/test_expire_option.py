@@ -145,7 +145,7 @@ def test_while_an_expiry_is_at_work_a_restore_leaves_it_alone(pool: Expiries) ->
     assert "nossd" in options(pool)
 
 
-def test_what_somebody_else_chose_meanwhile_is_left_alone_and_said(pool: Expiries) -> None:
+def test_a_mount_option_that_was_changed_during_the_expiry_is_kept_and_reported(pool: Expiries) -> None:
     with held_at(pool, "before", "subvolume deleted", "expire", *at(LATER)) as process:
         work("mount", "-o", "remount,ssd_spread", pool.top)
     status, out, _ = ended(process)

@@ -107,7 +107,7 @@ def test_nothing_is_deleted_while_others_fill_the_queue_and_it_goes_on_when_they
     assert (status, json.loads(out)["deleted"]) == (0, 120)
 
 
-def test_who_waits_for_the_cleaner_waits_for_no_backup_in_which_somebody_stands_and_names_him(pool: Expiries) -> None:
+def test_waiting_for_the_cleaner_ends_at_a_backup_in_use_and_names_the_process(pool: Expiries) -> None:
     names = pool.left("h0")[:3]
     path = pool.backup("h0", names[0]) / "data"
     process = subprocess.Popen(["sleep", "1000"], cwd=path)

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -129,10 +130,18 @@ def test_it_goes_on_when_a_disk_goes_on_that_stood_still_and_others_are_answered
 
 @pytest.mark.skipif(bool(cgroups.why_not("memory")), reason=f"left out: little memory ({cgroups.why_not('memory')})")
 def test_one_that_the_kernel_ends_for_want_of_memory_meanwhile_has_deleted_nothing_and_the_next_one_does_it(late: Late) -> None:
+    """The disk stands still until the kernel has chosen it: it would be done with its reading on a busy machine."""
     with cgroups.limited("memory", 300 << 20) as group:
         process = late.looking(group)
         Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")  # the kernel is to choose it
-        cgroups.fill_up(group)
+        late.say(b"p")
+        filling = threading.Thread(target=cgroups.fill_up, args=(group,))
+        try:
+            filling.start()
+            wait_for(lambda: cgroups.has_killed(group))
+        finally:
+            late.say(b"r")
+            filling.join()
         assert process.wait(60) == -signal.SIGKILL
     assert late.nights.names("web") == late.names
     assert json.loads(late.nights.backupd("expire", "web", "--skip-grace", "--json").stdout)["deleted"] == 3

@@ -45,7 +45,7 @@ def alarms(two: TwoPools, days: float) -> list[str]:
     return [alarm["text"] for alarm in answer["alarms"] if alarm["subject"] == "fetched_by office"]
 
 
-def test_it_is_late_when_nobody_has_fetched_for_longer_than_max_age(two: TwoPools) -> None:
+def test_it_is_late_when_no_pool_has_fetched_for_longer_than_max_age(two: TwoPools) -> None:
     two.fetch()  # from the folder: the sender has no configuration
     two.first.backupd("sample")
     assert [(copy["replica"], copy["kind"], copy["state"], copy["hosts"]) for copy in copies(two, 9)] == [
@@ -102,7 +102,7 @@ def test_the_other_servers_clock_is_not_believed(nights: Nights) -> None:
     assert before <= answer["told"] <= format_time(datetime.now(UTC))
 
 
-def test_one_that_nobody_has_fetched_yet_is_waited_for(two: TwoPools) -> None:
+def test_a_first_fetch_is_waited_for(two: TwoPools) -> None:
     assert copies(two, 0)[0]["state"] == "never"
     assert alarms(two, 0) == []
 

@@ -319,7 +319,7 @@ def without_folder_times(names: dict[bytes, Entry]) -> dict[bytes, Entry]:
     return {name: replace(entry, mtime=0 if entry.kind == "d" else entry.mtime) for name, entry in names.items()}
 
 
-def test_names_that_are_gone_or_somebody_else_s_by_now_are_no_error(shared_btrfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_were_deleted_or_replaced_are_no_error(shared_btrfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search may be ahead of what happens: here it saw all names before one was removed and another taken by a new file."""
     data = shared_btrfs / "data"
     (data / "gone").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The hard link guard reads only what was written since the base's run began; it must not miss anything by that.
+"""The hard link guard reads only leaves that were written since the base's run began, and must not miss a link.
 
 The trees are large enough to have leaves that stay the same every night.
 """

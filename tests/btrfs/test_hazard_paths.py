@@ -32,9 +32,7 @@ def see_failed(nights: Nights, broken: Path, good: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["web", None], ids=["over the network", "on this machine"])
-def test_a_missing_source_path_fails_the_backup_but_the_others_are_fetched_and_nobody_else_suffers(
-    nights: Nights, address: str | None
-) -> None:
+def test_a_missing_source_path_fails_the_backup_but_other_paths_and_hosts_are_fetched(nights: Nights, address: str | None) -> None:
     path, gone = grow(nights.source / "there"), grow(nights.source / "a-gone")
     other = grow(nights.source / "other")
     nights.settings("backup", concurrency=1)

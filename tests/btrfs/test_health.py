@@ -177,7 +177,7 @@ def seen_after(script: str, path: Path | str) -> str:
     return work(*with_own_mounts(*words), cwd=TOP).stdout.strip()
 
 
-def test_where_processes_of_others_are_hidden_nobody_knows_the_machines_mount() -> None:
+def test_where_processes_of_others_are_hidden_the_machines_mount_is_unknown() -> None:
     without_rights = "exec setpriv --bounding-set=-all --inh-caps=-all"
     assert "target=PosixPath('/')" in seen_after(without_rights, "/")
     assert seen_after(f"mount -t proc -o hidepid=2,gid=12345 proc /proc && {without_rights}", "/") == "None"

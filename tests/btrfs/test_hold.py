@@ -1,4 +1,4 @@
-"""`hold`, `release` and `unexpire`: what notes.json and SQLite say afterwards, and what a kill leaves behind.
+"""`hold`, `release` and `unexpire`: the contents of notes.json and SQLite afterwards, and the remains of a kill.
 
 One pool for all; each test has a host of its own.
 """

@@ -329,7 +329,7 @@ def test_hosts_that_no_night_would_back_up_are_named_at_the_end(nights: Nights, 
         assert ("not configured" in done.stdout) == is_true
 
 
-def test_status_counts_and_names_hosts_that_nobody_backs_up(nights: Nights, ext4: Path) -> None:
+def test_status_counts_and_names_hosts_that_are_not_backed_up(nights: Nights, ext4: Path) -> None:
     """Imported ones and such that were taken out of the configuration alike; both say what to do next."""
     root = dated(ext4, 2, one_file)
     imported(nights, "tree", root, "--host", "attic")

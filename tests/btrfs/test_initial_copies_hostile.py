@@ -117,7 +117,7 @@ def test_hosts_whose_seeds_are_nonsense_cost_no_other_host(two: TwoPools, disk: 
     assert {host: len(two.names(two.second.pool, host)) for host in damaged} == dict.fromkeys(damaged, 1)
 
 
-def test_of_a_disk_that_somebody_has_changed_nothing_is_believed(two: TwoPools, disk: Path) -> None:
+def test_nothing_on_a_changed_disk_is_trusted(two: TwoPools, disk: Path) -> None:
     with_hosts(two, disk, "also", "other")
     before = (disk / "other/seed.json").read_text()
     for name in REFUSED:

@@ -42,7 +42,7 @@ def test_a_killed_run_is_killed_in_the_log_and_what_it_was_at_is_partial(
     assert [row["state"] for row in nights.listed("web")] == ["complete"]
 
 
-def test_the_log_tells_of_a_backup_that_somebody_deleted_when_and_why(shared_btrfs: Path) -> None:
+def test_the_log_shows_when_and_why_a_backup_was_deleted(shared_btrfs: Path) -> None:
     pool = Expiries(shared_btrfs)
     pool.host("web", pool.source)
     (pool.source / "file").write_text("text")

@@ -72,7 +72,7 @@ def test_promote_takes_the_hosts_of_one_replica_alone(both: TwoPools, make_btrfs
     assert (refused.returncode, copies(both.second)) == (2, {"lab1": "lab"})
 
 
-def test_a_copy_of_a_third_pool_is_none_that_nobody_backs_up(both: TwoPools, make_btrfs: Callable[..., Path]) -> None:
+def test_a_copy_of_a_third_pool_is_not_reported_as_not_backed_up(both: TwoPools, make_btrfs: Callable[..., Path]) -> None:
     """The second pool fetches lab1 from the lab, and the first one from the second: then the second does not wait for the first."""
     lab = Nights(make_btrfs(), "--rehearsal")
     own(lab, "lab1")

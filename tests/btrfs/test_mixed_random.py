@@ -1,7 +1,7 @@
 """Random histories of several servers that back up, fetch, promote, demote, rename, delete, hold and expire, with clocks that jump.
 
-What a backup has to hold is kept when it is made, and known by the UUID that btrfs gives it; rsync, which knows nothing of us,
-compares every copy with that.
+The expected content of a backup is stored when it is made, under the UUID that btrfs gives it; rsync, which is independent of
+btrkeep, compares every copy with that.
 """
 
 import json

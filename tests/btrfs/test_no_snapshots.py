@@ -3,6 +3,8 @@ or nothing. With `auto` they are read live, with one warning; with `required` th
 """
 
 import json
+import shlex
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.beds.anyone import without_rights
 from tests.beds.nights import Nights
+from tests.beds.source_program import PROGRAM
 from tests.beds.ssh import Sshd
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
@@ -156,3 +160,28 @@ def test_a_session_that_the_host_has_lost_is_begun_again(nights: Nights, host: H
     (result,) = nights.night("web1")
     assert (result.outcome, result.attempts, result.warnings) == ("complete", 2, ())
     assert begun.read_text() == "\n\n"
+
+
+def test_a_key_without_root_reads_what_it_may_and_the_backup_names_the_rest(
+    nights: Nights, sshd: Sshd, public_folder: Path
+) -> None:
+    """The program itself, as the user of the key; another user's file is not read."""
+    program, tree = public_folder / "btrkeep-source", public_folder / "srv"
+    shutil.copy(PROGRAM, program)
+    tree.mkdir()
+    for number in range(100):
+        (tree / f"file{number}").write_text(f"content of {number}")
+    (tree / "secret").touch(mode=0o600)
+    files = ["--config", public_folder / "none", "--state", public_folder / "state"]
+    line = shlex.join(map(str, [*without_rights(), program, *files, "--server", "office"]))
+    key = str(sshd.authorize(f'restrict,command="{line}"'))
+    nights.settings("ssh", command="ssh -F none", key=key, known_hosts=str(sshd.known_hosts))
+    nights.host("web1", tree, address=sshd.address, port=sshd.port, snapshots="auto")
+    result = nights.run("web1")["web1"]
+    assert (result["outcome"], result["warnings"]) == ("complete", [f"{tree}: 1 could not be read (such as {tree}/secret)"])
+    (path,) = nights.record("web1")["paths"]
+    assert path["unreadable"] == 1
+    assert (path["consistency"]["kind"], path["consistency"]["reason"]) == ("live", "btrkeep-source runs without root")
+    assert (nights.data("web1", tree) / "file7").read_text() == "content of 7"
+    assert not (nights.data("web1", tree) / "secret").exists()
+    assert not (public_folder / "state").exists()

@@ -25,13 +25,13 @@ def unread(nights: Nights, *words: str) -> None:
     process.stderr.close()
 
 
-def test_copies_are_fetched_though_nobody_reads_which(two: TwoPools) -> None:
+def test_copies_are_fetched_although_the_output_is_not_read(two: TwoPools) -> None:
     made = [two.night(f"2026-03-0{day}T22:00:00Z", str(day)) for day in (1, 2, 3)]
     unread(two.second, "replicate", "--now", NOW)
     assert two.names(two.second.pool) == made
 
 
-def test_all_is_read_and_all_expires_though_nobody_reads_of_it(make_btrfs: Callable[..., Path], tree: Path) -> None:
+def test_backups_are_verified_and_expire_although_the_output_is_not_read(make_btrfs: Callable[..., Path], tree: Path) -> None:
     nights = Nights(make_btrfs(size="300M"), "--rehearsal")
     nights.host("web", tree)
     for day in (1, 2, 3):

@@ -221,7 +221,7 @@ def test_killed_in_the_middle_it_goes_on_and_nothing_counts_that_is_not_whole(fa
     far.restic("check", "--read-data", "--no-lock")  # the killed one's lock may still be there
 
 
-def test_what_somebody_else_put_there_is_neither_listed_nor_believed(far: Offsite) -> None:
+def test_foreign_snapshots_there_are_neither_listed_nor_trusted(far: Offsite) -> None:
     (far.night.source / "a").write_text("first\n")
     far.backup("2026-03-01T22:00:00Z")
     far.offsite("init", "far")

@@ -138,7 +138,7 @@ def test_the_lines_of_the_documentation_renew_the_locks_of_all_but_restic_s_own(
 
 
 @pytest.mark.long
-def test_what_somebody_with_the_server_s_key_has_deleted_comes_back_from_a_bucket_with_object_lock(far: Offsite) -> None:
+def test_objects_deleted_with_the_servers_key_come_back_from_a_bucket_with_object_lock(far: Offsite) -> None:
     """restic writes to such a bucket, forgets and prunes there. Every version stays, and rclone can read an earlier state."""
     fill(far.night.source)
     with locked_bucket(far) as url:

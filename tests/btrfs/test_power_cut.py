@@ -30,11 +30,11 @@ def pool_of(make_btrfs: Make) -> Nights:
 
 
 def cut_in_the_middle(nights: Nights, start: Start, host: str, arrived: Path, count: int) -> bool:
-    """Cuts the power in a transfer of `host` when `arrived` is whole, and the transfer stands still after `count` bytes.
+    """Cuts the power in a transfer of `host` when `arrived` is complete, and the transfer has stopped after `count` bytes.
 
-    Another host's snapshot has just committed what the files are called, their times and their sizes. Whether data still waited:
-    between the last byte and that commit lie milliseconds, in which the kernel may write them out, for its own reasons or for
-    somebody's sync(2).
+    Another host's snapshot has just committed the names, times and sizes of the files. Returns True if data was still unwritten:
+    between the last byte and that commit are milliseconds, in which the kernel may write it, for its own reasons or for a sync(2)
+    of another program.
     """
     flag = hold(nights, count)
     copied = nights.working(host, arrived)

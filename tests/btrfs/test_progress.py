@@ -211,7 +211,7 @@ def test_json_goes_on_with_one_object_a_line(still: cleaner.Still, backupd_runni
         assert readings[-1]["rate"] == 0
         work("btrfs", "filesystem", "sync", point)
         time.sleep(0.5)
-        text = backupd("progress", point, "--once", "--interval", "0.3").stdout
+        text = backupd("progress", point, "--once", "--interval", "1.2").stdout
         assert "3 deleted subvolumes (at least 2 held by open files)" in text  # one might be in the cleaner's hands
     assert cleaner.is_gone(point)
     assert once(point) == {"orphans": 0, "dropping": None, "rate": None, "eta": 0.0}

@@ -40,7 +40,7 @@ def test_what_a_link_leads_to_stays(data: Path, tmp_path: Path) -> None:
     assert [path.name for path in data.iterdir()] == ["srv"]
 
 
-def test_nothing_within_a_subvolume_or_a_mount_of_somebody_else_goes(data: Path) -> None:
+def test_nothing_within_a_foreign_subvolume_or_mount_is_deleted(data: Path) -> None:
     subvolume, mounted = data / "old/inner/subvolume", data / "old/mounted"
     (data / "old/inner").mkdir()
     work("btrfs", "subvolume", "create", subvolume)

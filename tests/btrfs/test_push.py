@@ -95,7 +95,7 @@ def test_what_is_sent_is_whole_the_next_time_a_difference_and_both_sides_tell_of
     two.second.backupd("verify", "web1")
 
 
-def test_who_is_sent_to_asks_nobody_and_takes_no_folder(two: Pushing) -> None:
+def test_a_server_that_only_receives_cannot_fetch_and_accepts_no_folder(two: Pushing) -> None:
     two.night("2026-03-01T22:00:00Z", "a")
     assert json.loads(two.second.backupd("replicate", "--json", "--now", NOW).stdout) == []
     refused = two.second.backupd("replicate", "office", check=False)
@@ -155,7 +155,7 @@ def test_a_line_that_is_cut_or_garbled_leaves_nothing_and_the_next_sending_is_wh
     assert (two.copies()["state"], two.copies(first=True)["state"]) == ("ok", "ok")
 
 
-def test_the_receiving_side_notes_that_the_line_was_cut_though_nobody_hears_it(two: Pushing) -> None:
+def test_the_receiving_server_records_a_cut_line_although_its_output_is_lost(two: Pushing) -> None:
     (two.source / "large").write_bytes(os.urandom(1 << 20))
     two.night("2026-03-01T22:00:00Z", "a")
     two.over(f'{shlex.quote(sys.executable)} -c "$RELAY" cut 400000 | "$@" 2> >(exec true)')  # as after the end of sshd

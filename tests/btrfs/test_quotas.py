@@ -146,7 +146,7 @@ def test_a_run_that_begins_anew_has_the_room_of_what_the_last_one_left(nights: N
     closing.join()
 
 
-def test_what_nobody_owns_any_more_leaves_no_group_behind(nights: Nights) -> None:
+def test_data_that_no_backup_owns_leaves_no_group_behind(nights: Nights) -> None:
     nights.backupd("quota", "enable", "--yes")
     stranger = nights.top / "stranger"
     work("btrfs", "subvolume", "create", stranger)
@@ -195,7 +195,7 @@ def test_what_nobody_owns_any_more_leaves_no_group_behind(nights: Nights) -> Non
     assert work("btrfs", "qgroup", "show", nights.top, check=False).returncode != 0
 
 
-def test_a_limit_that_a_killed_run_left_stops_nobody(nights: Nights) -> None:
+def test_a_limit_left_by_a_killed_run_stops_no_host(nights: Nights) -> None:
     def leave_limit() -> None:
         (group,) = (name for name in groups(nights) if not name.startswith("0/"))
         work("btrfs", "qgroup", "limit", "1M", group, nights.top)

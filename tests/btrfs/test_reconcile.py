@@ -50,7 +50,7 @@ def backup_rows(nights: Nights) -> list[tuple[object, ...]]:
     return actual_rows
 
 
-def test_a_row_whose_subvolume_somebody_deleted_goes(nights: Nights, tree: Path) -> None:
+def test_a_row_whose_subvolume_was_deleted_is_deleted(nights: Nights, tree: Path) -> None:
     nights.run("web")
     first, second = nights.names("web")
     delete(nights.backup("web", first))

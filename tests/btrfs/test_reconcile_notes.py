@@ -124,7 +124,7 @@ BAD_NOTES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("bad", list(BAD_NOTES))
-def test_notes_that_nobody_can_read_cost_the_other_hosts_nothing(pool: Expiries, bad: str) -> None:
+def test_unreadable_notes_do_not_affect_other_hosts(pool: Expiries, bad: str) -> None:
     """And nothing of this one is deleted."""
     for host in ("bad", "good"):
         pool.history(host, 5)
@@ -149,7 +149,7 @@ BAD_RECORDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("bad", [*BAD_RECORDS, "nested too deeply", "two gigabytes"])
-def test_a_record_that_nobody_can_read_costs_the_other_backups_nothing(pool: Expiries, bad: str) -> None:
+def test_an_unreadable_record_does_not_affect_other_backups(pool: Expiries, bad: str) -> None:
     names = pool.history("web", 3)
     path = pool.backup("web", names[0]) / "backup.json"
     work("btrfs", "property", "set", "-f", "-ts", path.parent, "ro", "false")

@@ -1,6 +1,6 @@
 """A printed remedy is typed unchanged, in the state that printed it, and the state is better afterwards.
 
-The configuration lies in a folder with a blank in its name, so a command that does not name it, or does not quote, fails here.
+The configuration is in a folder with a blank in its name, so a command that does not name or quote it fails here.
 tests/test_remedies.py has the list of all commands that are printed, and which test types each of them.
 """
 

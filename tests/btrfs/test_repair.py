@@ -98,6 +98,9 @@ def test_the_copies_are_what_the_backups_were_and_stand_in_their_place(make_btrf
     assert (nights.data("web", tree, copies[second]) / "log").read_text() == log.read_text()
     listed = {row["name"]: row for row in nights.listed("web")}
     assert [listed[name]["state"] for name in (first, second, third)] == ["expired", "expired", "complete"]
+    assert {listed[name]["verified"]["state"] for name in (first, second)} == {"damaged"}, "they still are"
+    assert nights.json("status")["verification"]["damaged"] == [], "nothing is to be done about them"
+    assert "damaged files" not in nights.backupd("check", check=False).stdout
     assert "repaired in" in nights.backupd("retention", "explain", "web").stdout
     assert "a repaired copy of" in nights.backupd("list", "web", "--json").stdout
     nights.backupd("expire", "web", "--skip-grace", "--wait")

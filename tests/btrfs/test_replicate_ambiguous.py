@@ -125,7 +125,7 @@ def test_what_a_user_keeps_of_a_damaged_copy_is_no_parent_of_later_ones(make_btr
     require_same(two, two.second, [first, second])
 
 
-def test_a_snapshot_of_a_copy_that_somebody_has_changed_is_no_parent(two: TwoPools) -> None:
+def test_a_changed_snapshot_of_a_copy_is_no_parent(two: TwoPools) -> None:
     """No kernel is needed that keeps the mark of a copy on a changed subvolume: any subvolume can be given one."""
     change_links(two, 1)
     first = two.night("2026-03-01T22:00:00Z", "a")
@@ -147,9 +147,9 @@ def test_a_snapshot_of_a_copy_that_somebody_has_changed_is_no_parent(two: TwoPoo
 
 
 def test_another_copy_that_appears_meanwhile_makes_no_backup_of_what_is_put_upon_it(two: TwoPools) -> None:
-    """As by another pool that fetches the same host at the same moment. Here it lies where the cell sees it, and is another one.
+    """As by another pool that fetches the same host at the same moment. Here the copy is visible in the cell, and is another one.
 
-    A `btrfs receive` that waits with its work stands before the real one.
+    A `btrfs receive` that waits first calls the real one.
     """
     names = [two.night(f"2026-03-0{day}T22:00:00Z", str(day)) for day in (1, 2)]
     host = two.second.pool / "hosts/web1"

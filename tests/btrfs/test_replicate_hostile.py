@@ -297,7 +297,7 @@ def test_what_one_server_leaves_does_not_keep_another_ones_backups_from_coming(t
     assert not left.exists()
 
 
-def test_without_a_cell_nothing_is_received_from_a_folder_either_unless_somebody_wants_it(two: TwoPools) -> None:
+def test_without_a_cell_nothing_is_received_from_a_folder_either_unless_configured(two: TwoPools) -> None:
     """On a disk that was made by hand names lead out of the folder, and the kernel sends them."""
     first, folder = two.night("2026-03-01T22:00:00Z", "a"), two.second.top / "bin"
     folder.mkdir()

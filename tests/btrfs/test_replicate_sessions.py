@@ -228,7 +228,7 @@ def test_check_says_what_has_no_room_for_as_much_again_what_is_stale_and_what_ha
     assert "the newest backup there began 2026-03-01T22:00:0" in stale
 
 
-def test_whoever_asks_for_a_host_that_is_not_there_is_told(two: TwoPools) -> None:
+def test_a_request_for_a_missing_host_gets_an_error(two: TwoPools) -> None:
     two.night("2026-03-01T22:00:00Z", "a")
     assert "lists no host web9" in two.fetch("office", "web9", status=2)
 

@@ -156,7 +156,7 @@ def test_only_what_shares_the_damaged_part_inherits_it(make_btrfs: Callable[...,
     assert inherited - {"begin"} == {"same", "touched", "longer", "end", "elsewhere", "linked"}
 
 
-def test_a_parent_whose_metadata_cannot_be_read_is_passed_over_though_nobody_knew(make_btrfs: Callable[..., Path]) -> None:
+def test_a_parent_with_unreadable_metadata_is_skipped_although_the_damage_was_unknown(make_btrfs: Callable[..., Path]) -> None:
     two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M", mkfs=("-m", "single")))
 
     def fill(word: str) -> None:

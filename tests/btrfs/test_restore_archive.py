@@ -209,7 +209,7 @@ def test_a_file_that_cannot_be_read_ends_the_archive(backup: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("broken", ["map of a file with holes", "table of links"])
-def test_a_tar_that_ends_before_a_member_is_whole_for_nobody(
+def test_a_tar_that_ends_before_a_member_is_incomplete_for_every_reader(
     shared_btrfs: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     data = shared_btrfs / "data"
@@ -238,7 +238,7 @@ def test_a_tar_that_ends_before_a_member_is_whole_for_nobody(
         archive.getmembers()
 
 
-def test_a_tar_that_a_signal_ends_between_two_members_is_whole_for_nobody(shared_btrfs: Path) -> None:
+def test_a_tar_that_a_signal_ends_between_two_members_is_incomplete_for_every_reader(shared_btrfs: Path) -> None:
     (shared_btrfs / "data").mkdir()
     for number in range(3000):
         (shared_btrfs / "data" / f"file{number:04}").touch()
@@ -257,7 +257,7 @@ def test_a_tar_that_a_signal_ends_between_two_members_is_whole_for_nobody(shared
     assert listed.returncode == 2, listed
 
 
-def test_a_tar_that_a_signal_ends_with_the_last_bytes_of_a_member_is_whole_for_nobody(shared_btrfs: Path) -> None:
+def test_a_tar_that_a_signal_ends_with_the_last_bytes_of_a_member_is_incomplete_for_every_reader(shared_btrfs: Path) -> None:
     data = shared_btrfs / "data"
     data.mkdir()
     for number in range(200):

@@ -319,7 +319,7 @@ def test_what_the_disk_does_not_give_to_a_process_is_named_and_all_else_is_resto
     answer = json.loads(done.stdout)
     assert (done.returncode, answer["good"]) == (1, False)
     named = answer["problems" if when == "before" else "differences"]["samples"]
-    why = "Input/output error" if when == "before" else "differs: Input/output error"
+    why = "Input/output error" if when == "before" else "it cannot be read in the backup: Input/output error"
     assert sorted((sample["place"], sample["why"]) for sample in named) == [(str(out / "many" / name), why) for name in bad]
     assert answer["problems"]["count"] + answer["differences"]["count"] == len(bad)
     missing = {line for line in differences(manifest(top), manifest(out / "many")) if "mtime" not in line}

@@ -216,7 +216,7 @@ def test_a_file_whose_content_a_broken_disk_does_not_give_back_is_overwritten(
     with pytest.raises(OSError, match="Input/output"):
         (out / "srv/large").read_bytes()
     samples = restore(nights, "web1", srv, "--to", out, "--overwrite=older", status=1)["differences"]["samples"]
-    assert {sample["why"] for sample in samples} == {"differs: Input/output error"}
+    assert {sample["why"] for sample in samples} == {"it cannot be read at the destination: Input/output error"}
     assert {Path(sample["place"]).name for sample in samples} == {"large", "other-name"}
     done = restore(nights, "web1", srv, "--to", out, "--overwrite=all")
     assert sums(out / "srv") == sums(srv), done
@@ -234,7 +234,7 @@ def test_a_file_that_is_known_to_be_damaged_is_not_called_equal_for_it_shares_it
     assert nights.backupd("verify", check=False).returncode == 1
     done = restore(nights, "web1", srv, "--to", nights.top / "out", status=1)
     assert [(sample["place"], sample["why"]) for sample in done["differences"]["samples"]] == [
-        (f"{nights.top}/out/srv/large", "differs: Input/output error")
+        (f"{nights.top}/out/srv/large", "it cannot be read in the backup: Input/output error")
     ]
     assert restore(nights, "web1", srv / "small", "--to", nights.top / "out2")["good"]
 

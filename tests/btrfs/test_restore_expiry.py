@@ -56,7 +56,7 @@ def test_what_is_restored_from_is_deleted_by_the_expiry_after(
     assert doomed not in pool.left("web")
 
 
-def test_two_may_read_and_nobody_deletes_then(pool: Expiries) -> None:
+def test_two_programs_may_read_a_backup_and_none_deletes_it_then(pool: Expiries) -> None:
     (name,) = pool.history("web", 1)
     backup = pool.backup("web", name)
     with lock_for_reading(backup), lock_for_reading(backup), lock_for_deletion(backup) as free:
@@ -67,7 +67,7 @@ def test_two_may_read_and_nobody_deletes_then(pool: Expiries) -> None:
             pass
 
 
-def test_a_backup_that_somebody_deletes_in_the_middle_is_read_to_its_end(pool: Expiries) -> None:
+def test_a_backup_that_is_deleted_in_the_middle_is_read_to_its_end(pool: Expiries) -> None:
     """By hand: btrfs keeps the files for as long as they are open, but their device gets another number."""
     (name,) = pool.history("web", 1)
     backup = pool.backup("web", name)

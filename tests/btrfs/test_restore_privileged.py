@@ -146,7 +146,7 @@ def seen_by_others(folder: Path) -> list[str]:
     return work(*words, check=False).stdout.splitlines()
 
 
-def test_nobody_else_can_open_anything_while_it_is_restored(nights: Nights, public_folder: Path) -> None:
+def test_no_other_user_can_open_anything_while_it_is_restored(nights: Nights, public_folder: Path) -> None:
     """An unprivileged user tries every name again and again, in a folder that all users can enter."""
     hostile(nights)
     out, tried = public_folder / "out", 0

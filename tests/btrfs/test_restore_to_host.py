@@ -266,7 +266,8 @@ def test_a_key_that_may_only_read_is_told_with_what_to_do(web1: Nights, sshd: ss
     (srv / "file").unlink()
     output = restore(web1, "web1", srv, "--to-host", status=1)["stderr"]
     assert "can only read there" in output
-    assert "hint: for the time of the restore" in output
+    assert "the host does not have the restore key" in output
+    assert "setup --host web1 --no-run` prints its line" in output
     web1.settings("ssh", key=str(sshd.authorize('restrict,command="rrsync /"')))
     assert restore(web1, "web1", srv, "--to-host")["good"]
     assert (srv / "file").exists()
@@ -350,8 +351,8 @@ def test_a_host_that_is_this_machine_is_restored_to_without_rsync(nights: Nights
 
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite=older",), ("--overwrite=all",)])
 def test_when_nothing_is_there_rsync_does_not_go_through_it_for_a_look(web1: Nights, overwrite: tuple[str, ...]) -> None:
-    """A look for the path itself is enough: what the preview counts is what is written. Only that and the comparison go down, after
-    the path itself was made.
+    """A check of the path itself is enough: the preview counts the written names. Only writing and comparing descend, after the
+    path itself was made.
     """
     srv = everything(web1.source / "srv")
     web1.night("web1")

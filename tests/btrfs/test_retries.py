@@ -97,7 +97,7 @@ def test_a_changed_host_key_is_tried_once_and_nothing_is_fetched(nights: Nights,
     assert not nights.backup("web", ".working").exists()
 
 
-def test_a_port_where_nobody_listens_leaves_nothing_behind(nights: Nights, trees: list[Path], sshd: sshbed.Sshd) -> None:
+def test_a_port_without_a_listener_leaves_nothing_behind(nights: Nights, trees: list[Path], sshd: sshbed.Sshd) -> None:
     over_ssh(nights, sshd, trees[0], port=sshbed._free_port(), attempts=2)
     (result,) = nights.night("web")
     assert (result.outcome, result.attempts) == ("failed", 2)

@@ -126,7 +126,7 @@ def test_what_was_not_stopped_for_room_is_not_discarded_and_the_hint_names_it(ti
     assert disagreements(tight) == []
 
 
-def test_an_unfinished_backup_that_somebody_works_on_is_not_discarded(tight: Nights) -> None:
+def test_an_unfinished_backup_in_use_is_not_discarded(tight: Nights) -> None:
     tight.settings("backup", concurrency=2)
     run(tight, "greedy", "modest")
     with take_lock(tight.pool / ".btrkeep" / "locks" / "host-greedy", "test", "now"):

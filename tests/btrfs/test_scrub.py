@@ -112,7 +112,7 @@ def slow_down(point: Path, limit: str) -> None:
         file.write_text(limit)
 
 
-def test_somebodys_cancellation_is_told(nights: Nights, backupd_running: Callable[..., Any]) -> None:
+def test_a_cancellation_by_another_program_is_reported(nights: Nights, backupd_running: Callable[..., Any]) -> None:
     (nights.source / "file").write_bytes(Path("/dev/urandom").open("rb").read(60 << 20))  # noqa: SIM115
     work("sync", "-f", nights.top)
     slow_down(nights.top, "5m")

@@ -123,7 +123,7 @@ def test_a_backup_is_started_and_its_end_is_told(pool: Nights, service: Service)
     assert begun["job"] in [row["job"] for row in service.agent().ask("jobs")]
 
 
-def test_nobody_is_backed_up_twice_at_once_and_who_does_it_is_said(pool: Nights, service: Service) -> None:
+def test_no_host_is_backed_up_twice_at_once_and_the_running_process_is_named(pool: Nights, service: Service) -> None:
     go_on = waiting_host(pool)
     begun = service.agent("bob").ask("run", host="slow")
     with pytest.raises(RequestRefused, match="for bob") as refused:
@@ -134,7 +134,7 @@ def test_nobody_is_backed_up_twice_at_once_and_who_does_it_is_said(pool: Nights,
     assert finished(service, service.agent().ask("run", host="slow")["job"])["state"] == "done"
 
 
-def test_a_backup_that_somebody_else_makes_is_in_the_way(pool: Nights, service: Service, backupd_running: Callable) -> None:
+def test_a_backup_by_another_process_blocks_a_request(pool: Nights, service: Service, backupd_running: Callable) -> None:
     go_on = waiting_host(pool)
     running = backupd_running("--config", pool.config, "run", "slow")
     lock = pool.pool / ".btrkeep/locks/host-slow"
@@ -307,7 +307,7 @@ def test_a_gibibyte_goes_through_in_little_memory(pool: Nights, service: Service
     assert rss(service.process.pid) - before < 8 << 20
 
 
-def test_work_ends_when_whoever_asked_leaves(pool: Nights, service: Service) -> None:
+def test_work_ends_when_the_client_disconnects(pool: Nights, service: Service) -> None:
     with service.agent("leaver").stream("download", host="web1", backup="latest", path=f"{base(pool)}/sparse") as stream:
         next(iter(stream))
     line = eventually(lambda: re.search(r"for leaver.*the client disconnected after \S+ s and (\d+) bytes", service.said))
@@ -422,7 +422,7 @@ def test_the_filesystem_can_be_unmounted_while_it_is_there(make_btrfs: Callable)
         assert refused.value.kind == "unusable"
 
 
-def test_a_socket_that_somebody_listens_at_is_left_to_him(pool: Nights, service: Service, tmp_path: Path) -> None:
+def test_a_socket_with_a_listener_is_not_replaced(pool: Nights, service: Service, tmp_path: Path) -> None:
     process = pool.backupd("serve", "--socket", service.socket, check=False)
     assert (process.returncode, "another process listens" in process.stderr) == (2, True)
     (tmp_path / "file").write_text("mine")

@@ -125,7 +125,7 @@ def test_no_symlink_and_no_mount_in_such_a_folder_leads_out_of_it(nights: Nights
         assert wrong.value.kind == "usage"
 
 
-def test_the_folder_for_restores_is_not_left_by_what_somebody_else_has_put_into_it(nights: Nights, tmp_path: Path) -> None:
+def test_nothing_that_another_user_put_into_the_folder_for_restores_leads_out_of_it(nights: Nights, tmp_path: Path) -> None:
     """It is a folder that all users may write to, such as /var/tmp; the name of the next restore is predictable."""
     tmp_path.chmod(0o1777)
     planted, outside = tmp_path / f"here-{nights.names('here')[-1]}", nights.top / "outside"

@@ -129,7 +129,7 @@ def test_jobs_of_other_hosts_are_not_told_and_what_commands_print_is_for_who_see
         carol.ask("job", job=jobs["db1"])
 
 
-def test_downloads_and_restores_can_be_switched_off_for_everybody_at_once(service: Service, pool: Nights) -> None:
+def test_downloads_and_restores_can_be_disabled_for_all_users_at_once(service: Service, pool: Nights) -> None:
     file = {"host": "web1", "path": str(pool.source / "file")}
     ada = RootServiceClient(service.socket, "", 20, "btrkeep_ada")
     with ada.stream("download", backup="latest", **file) as stream:
@@ -181,7 +181,7 @@ def test_a_download_ends_with_the_right_to_it(
     assert sum(map(len, got)) < 4 << 20
 
 
-def test_one_who_asks_too_often_waits_and_nobody_else_does(service: Service, pool: Nights) -> None:
+def test_a_user_with_too_many_requests_waits_and_no_other_user_does(service: Service, pool: Nights) -> None:
     pool.settings("serve", rates=["retention 5"])
     assert [kind(service, "carol", "retention", host="web1") for _ in range(7)] == ["ok"] * 5 + ["busy"] * 2
     assert kind(service, "carol", "browse", host="web1", backup="latest", path="/") == "ok"
@@ -225,7 +225,7 @@ def test_backups_on_request_have_a_least_distance_and_a_number_a_day_except_for_
     refusal("the previous manual backup, which failed, began at ")
 
 
-def test_without_a_login_service_nobody_is_believed(pool: Nights, tmp_path: Path) -> None:
+def test_without_a_login_service_no_session_is_trusted(pool: Nights, tmp_path: Path) -> None:
     with serving(pool.config, "--login", tmp_path / "nobody") as result:
         assert kind(result, "ada", "jobs") == "unusable"
         assert result.agent("root").ask("jobs") == []  # root names the user itself

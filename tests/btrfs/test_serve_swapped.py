@@ -1,6 +1,6 @@
 """A tree that changes between two requests, or during one, never leads the root service out of the backup.
 
-A backup is read-only, and one that is not is none. Here somebody exchanges names in one all the time, for which it can be written
+A backup is read-only, and a writable one is not used. Here a process exchanges names in one all the time, for which it is writable
 for a moment: a folder for a symlink that leads to a folder of the server, or a file for one that leads to a file there.
 """
 
@@ -92,7 +92,7 @@ def _of_zip(data: bytes) -> bytes:
 def nights(shared_btrfs: Path) -> Nights:
     """Two backups of a tree. In the newer one `inner` has a symlink to a folder beside it, and a file one to a file there.
 
-    What they lead to lies in the same subvolume, beside `data`: elsewhere the number of the device would give it away.
+    Their targets are in the same subvolume, beside `data`: elsewhere the device number would reveal them.
     """
     nights = Nights(shared_btrfs)
     write(nights.source / "inner" / "file", OWN.decode())

@@ -1,6 +1,6 @@
 """`share_with`: what a run wrote shares data with the newest backup of a host like it; rsync, find and btrfs are the truth.
 
-All hosts of a test are fetched from the same path, one after the other: what changes there in between is what they have different.
+All hosts of a test are fetched from the same path, one after the other: changes there in between are their differences.
 """
 
 import fcntl

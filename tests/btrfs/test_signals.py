@@ -156,7 +156,7 @@ def test_a_run_that_is_to_outlive_its_terminal_does(nights: Nights, web: Path) -
     assert nights.differences("web", web) == []
 
 
-def test_a_second_signal_does_not_wait_for_anybody(nights: Nights, web: Path, backupd_running: Start) -> None:
+def test_a_second_signal_does_not_wait_for_any_transfer(nights: Nights, web: Path, backupd_running: Start) -> None:
     nights.host("web", web, before=["/bin/sh", "-c", f"trap '' TERM; touch {nights.top}/begun; sleep {LONG}; exit 1"])
     process = backupd_running("--config", nights.config, "run", "web", program=PATIENT)
     wait_for((nights.top / "begun").exists)

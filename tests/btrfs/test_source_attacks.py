@@ -5,6 +5,7 @@ Each test checks the target of the attack, not a message. docs/restricted-keys.r
 
 import os
 import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -200,6 +201,28 @@ def test_a_replaced_snapshot_is_refused(sshd: Sshd, btrfs_mount: Path) -> None:
     (btrfs_mount / HIDDEN).rmdir()
     (btrfs_mount / "away").rename(btrfs_mount / HIDDEN)
     host.end(name)
+    assert host.left(btrfs_mount) == []
+
+
+@pytest.mark.parametrize("deep", [0, 20], ids=["beside", "deeper than any path"])
+@pytest.mark.parametrize("has_record", [True, False], ids=["end", "after a reboot"])
+def test_a_snapshot_is_removed_wherever_the_owner_of_the_top_hides_its_folder(
+    sshd: Sshd, btrfs_mount: Path, deep: int, has_record: bool
+) -> None:
+    host = SourceHost(sshd)
+    name = host.begin(btrfs_mount)["session"]
+    script = "import os, sys\ntop = os.open('.', os.O_RDONLY)\n"
+    script += f"for _ in range({deep}): os.mkdir('d' * 220); os.chdir('d' * 220)\n"
+    script += "os.rename(sys.argv[1], 'away', src_dir_fd=top)"
+    work(sys.executable, "-c", script, HIDDEN, cwd=btrfs_mount)
+    listed = work("btrfs", "subvolume", "list", btrfs_mount, check=False)
+    assert f"{name}.0" in listed.stdout or "File name too long" in listed.stderr
+    if has_record:
+        host.end(name)
+    else:
+        shutil.rmtree(host.state)
+        host.end(host.begin(btrfs_mount)["session"])
+    assert work("btrfs", "subvolume", "list", btrfs_mount).stdout == ""
     assert host.left(btrfs_mount) == []
 
 

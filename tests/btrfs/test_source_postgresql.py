@@ -3,7 +3,10 @@
 Both are checked by what pgbench keeps equal in each of its transactions.
 """
 
+import json
+import re
 import subprocess
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import work
+from tests.beds import TOP, work
+from tests.beds.nights import Nights
 from tests.beds.source_program import SourceHost
 from tests.beds.ssh import Sshd
 
@@ -26,6 +30,15 @@ pytestmark = [
         BINARIES is None or not (BINARIES / "pgbench").exists(), reason="left out: with PostgreSQL (no server and pgbench here)"
     ),
 ]
+LINES = "two\nlines\r"
+# Names of databases and of their files: a connection string, if it is not quoted; one that psql's \connect refuses; the name of the
+# file with the roles; and what a file, a shell and SQL could misread.
+ODD = {
+    "x' host=evil": "x' host=evil.sql",
+    LINES: "two%0Alines%0D.sql",
+    "globals": "%67lobals.sql",
+    '.a\\b/c%d"e$(f)': '%2Ea\\b%2Fc%25d"e$(f).sql',
+}
 # Each transaction adds one delta to an account, a teller and a branch, and to the history.
 SUMS = (
     "SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(tbalance) FROM pgbench_tellers), "
@@ -68,10 +81,11 @@ def test_files_of_a_session_start_and_dumps_load_and_both_are_consistent(sshd: S
     work("chown", "postgres:", data, data.parent)  # not the folder above: root writes the dumps into none of another user
     as_postgres("initdb", "-D", data, "-A", "trust")
     host = SourceHost(sshd, f"[dump postgresql]\ncommand = postgresql\noutput = {btrfs_mount}/dumps\n")
-    odd = "x' host=evil"  # a connection string, if it is not quoted
     with cluster(data, 5432):
-        for name in ("bench", odd):
-            as_postgres("createdb", "-h", SOCKETS, name)
+        for name in ("bench", *ODD):
+            quoted = name.replace('"', '""')
+            as_postgres("psql", "-h", SOCKETS, "-X", "-c", f'CREATE DATABASE "{quoted}"', "postgres")
+        as_postgres("psql", "-h", SOCKETS, "-X", "-c", "CREATE TABLE seven AS SELECT 7 AS n", f"--dbname=dbname='{LINES}'")
         as_postgres("pgbench", "-q", "-i", "-s", "2", "bench")
         load = subprocess.Popen(
             ["runuser", "-u", "postgres", "--", BINARIES / "pgbench", "-c", "4", "-T", "200", "-n", "bench"],
@@ -103,5 +117,44 @@ def test_files_of_a_session_start_and_dumps_load_and_both_are_consistent(sshd: S
         *sums, of_dump = query(5433, SUMS, "loaded")
         assert len(set(sums)) == 1, sums
         assert 0 < int(of_dump) <= int(transactions), "the dump was made before the snapshot"
-    assert sorted(path.name for path in (fetched / "dumps").iterdir()) == ["bench.sql", "globals.sql", "postgres.sql", f"{odd}.sql"]
+        script.write_bytes((fetched / "dumps" / ODD[LINES]).read_bytes())
+        as_postgres("createdb", "-p", "5433", "lines")
+        as_postgres("psql", "-p", "5433", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", script, "lines")
+        assert query(5433, "SELECT n FROM seven", "lines") == ["7"]
+    names = ["bench.sql", "globals.sql", "postgres.sql", *ODD.values()]
+    assert sorted(path.name for path in (fetched / "dumps").iterdir()) == sorted(names)
     assert host.left(btrfs_mount) == []
+
+
+def script_of_the_page() -> str:
+    section = (TOP / "docs/drills.rst").read_text().split("Loading dumps\n")[1]
+    (block,) = re.findall(r"code-block:: sh\n\n((?:   .*\n|\n)+)", section)
+    return textwrap.dedent(block)
+
+
+def test_a_drill_loads_a_dump_with_the_script_of_the_documentation(nights: Nights, btrfs_mount: Path) -> None:
+    assert BINARIES
+    data, dumps = btrfs_mount / "pg/main", nights.source / "dumps"
+    btrfs_mount.parent.chmod(0o755)
+    data.mkdir(mode=0o700, parents=True)
+    work("chown", "postgres:", data, data.parent)
+    as_postgres("initdb", "-D", data, "-A", "trust")
+    dumps.mkdir(mode=0o700)
+    with cluster(data, 5434):
+        for text in ("CREATE ROLE clerk", "CREATE DATABASE shop OWNER clerk"):
+            as_postgres("psql", "-p", "5434", "-X", "-c", text, "postgres")
+        as_postgres("psql", "-p", "5434", "-X", "-c", "CREATE TABLE orders AS SELECT generate_series(1, 12) AS id", "shop")
+        for name, words in (("globals", ("pg_dumpall", "--globals-only")), ("shop", ("pg_dump", "--create", "shop"))):
+            (dumps / f"{name}.sql").write_text(as_postgres(words[0], "-p", "5434", *words[1:]).stdout)
+    (dumps / "load").write_text(script_of_the_page())
+    nights.host("db1", nights.source)
+    nights.run()
+    nights.tables["drill"] = {"load": [f"{dumps} sh $DUMP/load"]}
+    nights.write()
+    _, loaded = json.loads(nights.backupd("drill", "db1", "--json").stdout)
+    assert (loaded["kind"], loaded["outcome"], loaded["text"]) == ("load", "proven", f"{dumps}: 12 orders")
+    (dumps / "shop.sql").write_text((dumps / "shop.sql").read_text().replace("CREATE TABLE public.orders", "CREATE TABEL orders"))
+    nights.run("db1")
+    done = nights.backupd("drill", "db1@latest", "--json", check=False)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)[1]["text"].startswith(f"{dumps}: exit status 3: psql:"), done.stdout

@@ -1,6 +1,6 @@
 """btrkeep-source on a real btrfs: a real rsync reads one moment of it, through a real sshd, while it is being written.
 
-Nothing here asks the program what it took: trees are compared with the kernel's, and databases by their own checks.
+Nothing here relies on the program's own report: trees are compared with the kernel's, and databases by their own checks.
 """
 
 import os

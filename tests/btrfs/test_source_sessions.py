@@ -114,7 +114,7 @@ def test_end_stops_an_rsync_that_still_reads(host: SourceHost, btrfs_mount: Path
     assert host.left(btrfs_mount) == []
 
 
-def test_a_session_that_is_too_old_is_ended_whoever_has_it(sshd: Sshd, btrfs_mount: Path, tmp_path: Path) -> None:
+def test_a_session_that_is_too_old_is_ended_even_if_it_is_in_use(sshd: Sshd, btrfs_mount: Path, tmp_path: Path) -> None:
     """`clean` is what the timer runs; a begin of another server does it too."""
     host = SourceHost(sshd, "[snapshots]\noldest = 1s\n")
     (btrfs_mount / "large").write_bytes(bytes(range(256)) * 40_000)

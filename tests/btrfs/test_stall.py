@@ -197,9 +197,9 @@ def test_a_long_comparison_by_a_real_rsync_is_no_stall(nights: Nights, tree: Pat
 
 
 def _let_it_work_in_pulses(nights: Nights, done: threading.Event, seconds: float) -> int:
-    """Holds each rsync of the transfer but for moments: a comparison that is slow on any machine. How many moments there were.
+    """Stops each rsync of the transfer except for moments: a comparison that is slow on any machine. Returns the number of moments.
 
-    It begins when the sender is there.
+    It begins when the sender runs.
     """
     end = time.monotonic() + 30
     while not senders(nights.source / "srv") and not done.wait(0.02):

@@ -70,7 +70,7 @@ def mount(nights: Nights) -> Iterator[Path]:
     wait_for(lambda: not stuck(mount))
 
 
-def test_a_stuck_process_costs_its_host_the_night_and_nobody_else_and_the_night_ends(nights: Nights, mount: Path) -> None:
+def test_a_stuck_process_costs_only_its_host_the_night_and_the_night_ends(nights: Nights, mount: Path) -> None:
     status, stdout, stderr = impatient(nights, "run", "--all", "--json")
     answer = {result["host"]: result for result in json.loads(stdout)}
     assert status == 1, stderr
@@ -100,7 +100,7 @@ def test_the_next_night_finds_the_lock_and_who_has_it_and_backs_up_all_others(ni
     assert (working.stat().st_ino, (working / "backup.json").read_bytes()) == (inode, written)
 
 
-def test_a_stuck_process_that_has_a_file_of_the_dead_mount_open_stops_nobody_who_looks_at_the_lock(nights: Nights) -> None:
+def test_a_stuck_process_with_an_open_file_of_the_dead_mount_stops_no_reader_of_the_lock(nights: Nights) -> None:
     mount, tree = nights.top / "hangs", nights.source / "srv"
     tree.mkdir()
     (tree / "file").write_bytes(os.urandom(5000))
@@ -132,7 +132,7 @@ def test_when_the_mount_answers_again_the_lock_is_free_and_the_host_is_backed_up
 
 
 @pytest.mark.parametrize("which", ["before", "after"])
-def test_a_stuck_hook_costs_its_host_the_night_and_nobody_else(nights: Nights, mount: Path, which: str) -> None:
+def test_a_stuck_hook_costs_only_its_host_the_night(nights: Nights, mount: Path, which: str) -> None:
     nights.host("stuck", nights.source / "srv", deadline="1s", **{which: ["/bin/ls", str(mount)]})
     status, stdout, stderr = impatient(nights, "run", "--all", "--json")
     answer = {result["host"]: result for result in json.loads(stdout)}
@@ -164,7 +164,7 @@ def test_a_program_that_looks_at_such_a_mount_is_given_up_too(mount: Path, monke
 
 
 @pytest.mark.parametrize("words", [("status",), ("check",), ("notify", "--dry-run")])
-def test_a_pool_that_does_not_answer_is_said_and_waited_for_by_nobody(nights: Nights, words: tuple[str, ...]) -> None:
+def test_a_pool_that_does_not_answer_is_reported_and_no_command_waits_for_it(nights: Nights, words: tuple[str, ...]) -> None:
     with hanging(nights.pool, dead=True):
         status, stdout, stderr = impatient(nights, *words, seconds=30)
         assert f"{nights.pool} does not answer" in stdout + stderr
@@ -225,8 +225,8 @@ def test_a_state_folder_that_does_not_answer_stops_no_command_for_ever_and_is_re
 
 
 def test_three_nights_without_an_answer_of_the_state_folder(nights: Nights) -> None:
-    """Each makes its backup. The first is two messages, of the folder and of the unit; then each day's digest has it. What was made
-    is in the catalogue with the first run after its folder answers, and the end is a message.
+    """Each makes its backup. The first is two messages, of the folder and of the unit; then each day's digest has it. The backups
+    are in the catalogue with the first run after its folder answers, and the end is a message.
     """
     nights.host("web", nights.source, every="20h")
 
@@ -277,7 +277,7 @@ def test_three_nights_without_an_answer_of_the_state_folder(nights: Nights) -> N
     assert len(nights.names("web")) == 5
 
 
-def test_a_night_whose_catalogue_somebody_holds_all_the_time_backs_up_all_hosts(nights: Nights) -> None:
+def test_a_night_whose_catalogue_is_locked_all_the_time_backs_up_all_hosts(nights: Nights) -> None:
     (nights.source / "file").write_text("it")
     for host in ("a", "b", "c"):
         nights.host(host, nights.source)

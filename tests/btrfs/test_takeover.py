@@ -1,5 +1,6 @@
 """Snapshots of btrbk and snapper become backups without copying: compared by rsync, their room measured by btrfs."""
 
+import json
 import os
 import shlex
 from collections.abc import Callable
@@ -240,3 +241,14 @@ def test_a_snapshot_with_the_folder_that_a_takeover_makes_for_a_moment_is_refuse
     assert ".btrkeep-takeover exists in it already" in why
     assert subvolumes(nights) == {}
     assert manifest(made) == before
+
+
+def test_a_snapshot_that_is_replaced_by_another_of_its_name_is_not_taken_over_under_its_time(nights: Nights) -> None:
+    """A rotation may rename another one there at any moment."""
+    made, other = snapshots(nights, "20260301", "20260302")
+    words = ("import", "btrbk", str(made.parent), "--host", "web1", "--verify", "none", "--json")
+    aside = made.with_name("aside")  # a read-only subvolume cannot change its folder
+    done = does_at(nights, f"mv {made} {aside} && mv {other} {made}", "before", "snapshot made", *words)
+    assert done.returncode == 1, done.stderr
+    assert f"{made} was replaced" in str(json.loads(done.stdout)["failed"])
+    assert subvolumes(nights) == {}

@@ -1,7 +1,7 @@
 """Each command that takes a host, a backup, a path, a day or a file, by one table: odd names, and equal words mean the same.
 
-The table has each parameter of the command tree that is not a flag: a new one needs a row. What a word has to mean is known from
-how the tests made the backups.
+The table has each parameter of the command tree that is not a flag: a new one needs a row. The meaning of a word follows from
+the backups that the tests made.
 """
 
 import os

@@ -147,7 +147,7 @@ def test_a_scrub_whose_errors_have_not_all_a_name_says_nothing_of_the_backups_wi
     assert looks(nights)[1] is None
 
 
-def test_an_alarm_tells_when_nothing_was_read_for_long_once_somebody_asks_or_has_looked(nights: Nights) -> None:
+def test_an_alarm_reports_data_not_read_for_long_after_a_first_verification_or_with_max_age(nights: Nights) -> None:
     later = ("--now", (datetime.now(UTC) + timedelta(days=70)).strftime("%Y-%m-%dT%H:%M:%SZ"))
 
     def unverified() -> Any:

@@ -57,3 +57,25 @@ def test_damages_stay_when_the_row_of_their_backup_is_replaced_and_go_with_the_b
         assert [damage.name for damage in catalogue.damages()] == ["n2"]
         catalogue.drop_backup("web2", "n2")
     assert ask(tmp_path, "SELECT * FROM damage") == []
+
+
+def test_an_expired_backup_that_a_repaired_copy_replaces_is_damaged_and_not_to_be_repaired(tmp_path: Path) -> None:
+    bad = replace(BACKUP, uuid="u1", state="expired", outcome="complete", expired=NOW)
+    copy = replace(BACKUP, name="n2", base="n1", uuid="u2", detail={"repaired": {"of": "n1", "of_uuid": "u1"}})
+    counts: dict[str, list[tuple[str, str]]] = {}
+    with Catalogue.open(tmp_path) as catalogue:
+        catalogue.put_damages([DAMAGE, replace(DAMAGE, name="n3")])
+        for situation, rows in {
+            "repaired": (bad, copy),
+            "kept again": (replace(bad, expired=None), copy),
+            "expired by a rule": (bad, replace(copy, detail={})),
+            "the copy of another": (bad, replace(copy, detail={"repaired": {"of_uuid": "u9"}})),
+            "the copy is due for deletion too": (bad, replace(copy, expired=NOW)),
+        }.items():
+            catalogue.drop_backups([("web1", "n2")])
+            for row in rows:
+                catalogue.put_backup(row)
+            assert set(catalogue.damaged_files()) == {("web1", "n1"), ("web1", "n3")}
+            counts[situation] = sorted(catalogue.unrepaired_files())
+    assert counts.pop("repaired") == [("web1", "n3")]
+    assert set(map(tuple, counts.values())) == {(("web1", "n1"), ("web1", "n3"))}

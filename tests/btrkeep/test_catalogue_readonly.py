@@ -118,9 +118,7 @@ def test_a_job_that_may_change_nothing_of_the_folder_opens_the_catalogue_all_the
 
 
 @needs_root
-def test_the_folder_is_given_to_the_dashboards_group_unless_somebody_chose_another(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_gets_the_dashboards_group_unless_another_one_was_chosen(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migrate, "WEB_USER", "daemon")
     os.chown(state, 0, 0)
     state.chmod(0o700)
@@ -288,7 +286,7 @@ def test_a_byte_of_the_header_that_is_none_leaves_the_catalogue_readable_or_dama
 
 @needs_root
 @pytest.mark.parametrize("value", ["CAST(x'ff' AS TEXT)", "'5'", "printf('%.9000c', '[')"], ids=["bytes", "number", "deep"])
-def test_a_value_that_nobody_wrote_means_that_the_catalogue_is_damaged_whoever_reads_it(state: Path, value: str) -> None:
+def test_an_impossible_value_means_for_every_reader_that_the_catalogue_is_damaged(state: Path, value: str) -> None:
     with Catalogue.open(state) as catalogue:
         catalogue.finish_run(catalogue.start_run("web", NOW, 1, None, False), finished=NOW, outcome="failed", last_lines=("a",))
     with closing(sqlite3.connect(state / "catalogue.sqlite")) as database:

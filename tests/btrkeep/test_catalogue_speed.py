@@ -1,6 +1,6 @@
 """Queries of 3,000 hosts with 32 backups each, in fresh processes; normally a tenth of them.
 
-The limits are twice what was agreed, since test machines are shared; bench/ measures. With a tenth of the backups they are five
+The limits are twice the goals, because test machines are shared; bench/ measures. With a tenth of the backups they are five
 times as long again: a machine may be slow and busy.
 """
 

@@ -37,7 +37,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert config.ping.text == "https://hc-ping.com/a-b"
 
 
-def test_without_the_section_nobody_is_told_and_none_ends_the_digest(tmp_path: Path) -> None:
+def test_without_the_section_nothing_is_sent_and_none_disables_the_digest(tmp_path: Path) -> None:
     assert (configured(tmp_path, "").notify.urls, configured(tmp_path, "").notify.ping) == ((), None)
     assert configured(tmp_path, 'digest = "none"').notify.digest is None
 

@@ -28,7 +28,7 @@ def loaded(folder: Path, text: str) -> Config:
     return load(folder=folder)
 
 
-def test_all_of_a_group_share_with_one_of_it_and_that_one_with_nobody(tmp_path: Path) -> None:
+def test_all_hosts_of_a_group_share_with_one_of_them_and_that_one_with_no_host(tmp_path: Path) -> None:
     config = loaded(tmp_path, '[host.web2]\ngroup = "a"\naddress = "web2"\n')
     assert (config.hosts["web1"].share_with, config.hosts["web2"].share_with) == (None, "web1")
     assert config.notices == ()

@@ -34,7 +34,7 @@ OURS_MOST = 2.5
 def best_of_three(folder: Path) -> tuple[float, float, int]:
     """Seconds of the whole process, of the yardstick beside it, and the peak of its memory in KiB, all by the kernel's account.
 
-    Seconds of processor time: alone on a machine that is what a clock shows, and other tests beside this one do not count.
+    Seconds of processor time: on an idle machine they equal the elapsed time, and other tests beside this one do not count.
     """
     ours, yardstick, peak = [], [], 0
     for _ in range(3):

@@ -167,7 +167,7 @@ def test_a_link_in_the_copys_place_opens_no_other_file_to_the_group(state: Path,
     assert (in_copy(state), secret.read_text()) == ("2", "secret")
 
 
-def test_a_fifo_in_the_copys_place_keeps_nobody_waiting(state: Path) -> None:
+def test_a_fifo_instead_of_the_copy_blocks_no_program(state: Path) -> None:
     os.mkfifo(state / "dashboard.sqlite")
     program = "import pathlib, sys; from btrkeep.catalogue import Catalogue; Catalogue.open(pathlib.Path(sys.argv[1])).close()"
     work(sys.executable, "-c", program, state, timeout=120)
@@ -272,7 +272,7 @@ def test_a_page_sees_one_copy_although_newer_ones_replace_it(state: Path) -> Non
 
 
 @pytest.mark.parametrize("torn", [b"", b"no database at all" * 400])
-def test_a_torn_copy_is_made_again_by_the_next_program_and_a_left_part_of_one_is_in_nobodys_way(state: Path, torn: bytes) -> None:
+def test_a_torn_copy_is_made_again_by_the_next_program_and_a_remaining_part_does_no_harm(state: Path, torn: bytes) -> None:
     with Catalogue.open(state) as catalogue:
         catalogue.set_fact("a", "1")
     (state / "dashboard.sqlite").write_bytes(torn)
@@ -317,7 +317,7 @@ def test_a_copy_that_cannot_be_made_fails_no_write(state: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_who_holds_the_catalogue_for_itself_keeps_nobody_waiting_for_a_copy(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_locks_the_catalogue_blocks_no_copy(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """sqlite3's `backup` asks a busy catalogue for ever."""
     monkeypatch.setattr(dashboard_copy, "_PATIENCE", 0.3)
     with Catalogue.open(state) as catalogue:

@@ -102,3 +102,34 @@ def test_the_alarm_names_the_command_that_leaves_the_unreadable_name_out() -> No
     text = host_words("web1", [Condition(skipped, START, 3), Condition(KEY, START, 3)], "backupd --pool big")
     assert text.endswith("exclude it: backupd --pool big host set web1 exclude+=/srv/mount"), text
     assert "deletions have been skipped since 2026-11-01T22:00:00Z (3 backups in a row)" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "words", "remedy"),
+    [
+        (
+            ConditionKey(ConditionKind.DUMP_FAILED, "", "shop"),
+            "the host could not make the dump shop since 2026-11-01T22:00:00Z (3 backups in a row)",
+            "Correct [dump shop] in /etc/btrkeep-source.conf on the host, then: backupd --pool big run web1",
+        ),
+        (
+            ConditionKey(ConditionKind.NO_SNAPSHOT, ""),
+            "the host has made no snapshots since 2026-11-01T22:00:00Z (3 backups in a row), so its files were read live",
+            "The reason: backupd --pool big check --connect",
+        ),
+        (
+            ConditionKey(ConditionKind.NO_SNAPSHOT, "/srv"),
+            "/srv has not been read from a snapshot since 2026-11-01T22:00:00Z (3 backups in a row)",
+            "The reason: backupd --pool big check --connect",
+        ),
+    ],
+    ids=["dump", "host", "path"],
+)
+def test_a_dump_or_a_snapshot_that_fails_for_three_nights_is_an_alarm_with_its_remedy(
+    key: ConditionKey, words: str, remedy: str
+) -> None:
+    conditions: tuple[Condition, ...] = ()
+    for day in range(3):
+        assert lasting(conditions, START + day * DAY) == ()
+        conditions = follow(conditions, [key], START + day * DAY)
+    assert host_words("web1", lasting(conditions, START + 2 * DAY), "backupd --pool big") == f"web1: {words}. {remedy}"

@@ -157,7 +157,7 @@ def test_a_lock_whose_text_cannot_be_read_is_still_held_or_free_as_the_kernel_sa
     ids=["nested", "a path", "negative", "a truth", "escapes", "a list", "digits"],
 )
 @pytest.mark.parametrize("size", [None, 1 << 43])
-def test_a_text_that_somebody_made_up_is_none(tmp_path: Path, content: bytes, size: int | None) -> None:
+def test_an_invented_text_of_a_lock_is_ignored(tmp_path: Path, content: bytes, size: int | None) -> None:
     """A process that inherits a lock could write to it, such as a receiver controlled by a host."""
     with attempt(tmp_path / "lock") as lock:
         lock.path.write_bytes(content)

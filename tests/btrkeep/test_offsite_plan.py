@@ -86,7 +86,7 @@ def test_copies_of_a_former_machine_do_not_make_room_for_more_to_go_of_the_one_t
         assert share.going / share.total > 0.5
 
 
-def test_a_folder_that_somebody_has_copied_with_its_notes_gives_away_no_copies() -> None:
+def test_a_folder_that_was_copied_with_its_notes_deletes_no_copies() -> None:
     """Both hosts have the same id then. Each keeps the snapshots with its name, and its own history."""
     snapshots = [replace(snapshot, machine="m") for snapshot in (*there("web1", 9, 8), *there("web2", 2, 1))]
     both = placed(snapshots, {"web1": "m", "web2": "m"})

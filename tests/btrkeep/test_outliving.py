@@ -1,6 +1,6 @@
 """A command on a server behind a mount: it ends although its child does not, and never before the storage is really silent.
 
-Real processes. What the mount answers is played by a file, because a mount that hangs needs root.
+Real processes. A file simulates the answers of the mount, because a mount that hangs needs root.
 """
 
 import os

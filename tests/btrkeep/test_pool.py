@@ -61,7 +61,7 @@ def pool(shared_btrfs: Path) -> Pool:
     return make(shared_btrfs / "pool")
 
 
-def test_a_new_pool_is_a_subvolume_that_nobody_else_may_enter(shared_btrfs: Path) -> None:
+def test_a_new_pool_is_a_subvolume_that_no_other_user_may_enter(shared_btrfs: Path) -> None:
     made = make(shared_btrfs / "pool")
     assert shown(made.path)["UUID"]
     assert work("stat", "-c", "%a", made.path, made.path / ".btrkeep", made.hosts, made.locks).stdout.split() == ["700"] * 4
@@ -246,8 +246,8 @@ while True:
 def test_what_changes_in_a_snapshot_is_dated_later_than_what_had_changed_in_its_source(
     make_btrfs: Callable[..., Path], busy: bool
 ) -> None:
-    """Nobody asks for a time before the end, as open() does: since Linux 6.13 what was asked for its time gets a finer one. Others
-    do so all the time on a busy machine, and nothing may be dated before that any more.
+    """No time is read before the end, as open() does: since Linux 6.13 a file whose time was read gets a finer one. Other programs
+    read times all the time on a busy machine, and no later change may have an earlier time than that.
     """
     top = make_btrfs(size="128M", options="nobarrier")  # a snapshot takes less than a tick
     folders = [top / str(number) for number in range(100)]
@@ -294,7 +294,7 @@ def test_what_is_read_only_cannot_be_written_also_not_by_root(shared_btrfs: Path
     set_read_only(shared_btrfs / "sub")  # once more does no harm
 
 
-def test_a_subvolume_is_deleted_by_its_id_whoever_has_its_name_by_then(shared_btrfs: Path) -> None:
+def test_a_subvolume_is_deleted_by_its_id_even_if_another_one_has_its_name(shared_btrfs: Path) -> None:
     create(shared_btrfs / "name")
     doomed = describe(shared_btrfs / "name")
     assert doomed

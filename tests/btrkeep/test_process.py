@@ -185,7 +185,7 @@ def test_members_that_end_together_with_their_leader_leave_no_zombies() -> None:
     assert output == "3 []\n"
 
 
-def test_dead_members_are_not_waited_for_when_nobody_buries_them() -> None:
+def test_dead_members_are_not_waited_for_if_no_parent_collects_them() -> None:
     """As in a container whose PID 1 does not reap: here the process around ours is the subreaper, and only reaps ours."""
     output = reaping(
         """
@@ -310,7 +310,7 @@ def test_a_member_counts_what_it_read_and_the_time_it_used(sleeper: Callable[...
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "x) R 1 1 (y", "(((", ")"])
-def test_a_name_with_blanks_and_brackets_confuses_nobody(
+def test_a_name_with_blanks_and_brackets_is_parsed_correctly(
     sleeper: Callable[..., subprocess.Popen[bytes]], tmp_path: Path, name: str
 ) -> None:
     program = Path(shutil.copy(shutil.which("sleep") or "", tmp_path / name))

@@ -69,7 +69,7 @@ def test_only_what_the_own_retention_keeps_comes() -> None:
     assert planned(there(*range(1, 11)), LocalHost(), Retention(daily=2, min_keep=1)) == [(name(9), None), (name(10), name(9))]
 
 
-def test_what_somebody_deleted_here_does_not_come_again() -> None:
+def test_a_backup_deleted_here_is_not_fetched_again() -> None:
     assert planned(there(1, 2), here(2, refused=(1,))) == []
 
 

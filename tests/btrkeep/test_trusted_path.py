@@ -64,7 +64,7 @@ def has_acls() -> bool:
     return shutil.which("setfacl") is not None
 
 
-def test_nobodys_home_becomes_roots(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_folder_is_not_given_to_root(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Typed, that command would have locked out the user whose home folder has the configuration."""
     home = main.parent.resolve()
     os.chown(home, OTHER, -1)

@@ -140,7 +140,7 @@ def test_durations_are_shown_in_two_units_at_the_most() -> None:
     assert format_duration(-0.1) == format_duration(-90061) == "-"
 
 
-def test_between_two_moments_of_which_the_later_comes_first_nobody_knows_how_long_it_was() -> None:
+def test_the_time_between_two_moments_in_the_wrong_order_is_unknown() -> None:
     start = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
     assert seconds_between(start, start + timedelta(seconds=90)) == 90.0
     assert seconds_between(start, start) == 0.0
@@ -293,7 +293,7 @@ def test_a_size_is_shown_in_the_unit_that_it_was_written_in(text: str) -> None:
     assert shown == text.replace("0.5 GiB", "512 MiB")
 
 
-def test_a_size_that_nobody_would_write_is_shown_as_others_are() -> None:
+def test_a_size_without_a_short_form_is_shown_rounded() -> None:
     assert format_given(1_234_567_891) == format_size(1_234_567_891)
 
 

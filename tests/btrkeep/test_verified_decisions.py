@@ -139,7 +139,7 @@ def test_a_look_is_told_in_a_table_and_in_a_sentence() -> None:
         "damaged: 2 files": "damaged 20.03.",
         "damaged: /srv/a\\nb, 3 files": "damaged 20.03.",
         "damaged: /srv/c": "damaged 20.03.",
-        "all data read by the scrub of 20.03., no errors in it": "scrub 20.03.",
+        "all data read without errors by the scrub on 20.03.": "scrub 20.03.",
         "all files read on 20.03., 1,000 compared with their checksums": "whole 20.03.",
         "1 file read on 20.03., 0 compared with their checksums": "in part 20.03.",
         "198 files alike when compared with the host on 20.03.": "source 20.03.",

@@ -1,4 +1,4 @@
-"""What messages, manual pages, units and templates name of the documentation is there, where they say it is.
+"""Every page that messages, manual pages, units and templates name exists at the named place.
 
 Otherwise a message sends its reader to a page that an installation does not have.
 """

@@ -1,6 +1,6 @@
 """Every command, option, key and variable that the pages name exists; the truth of foreign ones are ssh and rsync.
 
-A reader who types what a page has gets "no such option" otherwise.
+Otherwise a reader who types a command of a page gets "no such option".
 """
 
 import re

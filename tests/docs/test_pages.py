@@ -1,6 +1,6 @@
 """The pages are built without a warning, and their statements about the code are true.
 
-A reader decides by these tables whether a backup is good, and what rsync was told to do: a false row is a false decision.
+A reader decides by these tables whether a backup is good, and how rsync is called: a false row is a false decision.
 """
 
 import csv

@@ -1,6 +1,6 @@
 """The commands of README.rst and of the tour, typed one after the other in a fresh folder, on a real pool.
 
-It is what a stranger tries first.
+A new user tries these first.
 """
 
 import re

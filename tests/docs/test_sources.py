@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from backupd.source import btrkeep_source as program
+from tests.beds import work
 from tests.docs.pages import Page
 
 Read = Callable[[str], Page]
@@ -46,4 +47,14 @@ def test_sudo_allows_just_what_the_line_runs(page: Read) -> None:
     assert rules == [
         'Defaults!/usr/local/bin/btrkeep-source env_keep += "SSH_ORIGINAL_COMMAND"',
         "btrkeep ALL = (root) NOPASSWD: /usr/local/bin/btrkeep-source --server office",
+        "btrkeep ALL = (root) NOPASSWD: /usr/local/bin/btrkeep-source restore",
     ]
+
+
+def test_the_recipes_are_valid_sections(page: Read, tmp_path: Path) -> None:
+    blocks = page("sources").section("Recipes").blocks("ini")
+    dumps = [dump for block in blocks for dump in read(block, tmp_path).dumps]
+    assert [dump.name for dump in dumps] == ["ldap-config", "ldap", "mongodb", "shop-database", "shop-volume", "guest-web"]
+    for dump in dumps:
+        assert Path(dump.output).parent == Path(program.DUMPS), "only this folder is made"
+        work("sh", "-n", "-c", dump.command)

@@ -1,6 +1,6 @@
 """States of an invented filesystem: a backup pool that is filled, expired and balanced from day to day.
 
-Only plausible, so good for pictures, benchmarks, and tests of what is done with a state; what a state says of a real filesystem is
+Only plausible, so good for pictures, benchmarks, and tests of code that uses a state; reading the state of a real filesystem is
 tested on real ones.
 """
 
@@ -137,8 +137,8 @@ def entries_at(answer: Mapping[str, Any], x: int, y: int) -> list[int]:
 def step(curve: str, order: int, x: int, y: int) -> int:
     """The place along the curve of the pixel (x, y) of 2**order x 2**order.
 
-    On the Hilbert curve, which begins at the lower left: from the largest quarters to the smallest, count those that lie before,
-    and turn what is left so that its quarter looks like the whole.
+    On the Hilbert curve, which begins at the lower left: from the largest quarters to the smallest, count those before the pixel,
+    and turn the rest so that its quarter looks like the whole.
     """
     edge = 1 << order
     if curve != HILBERT:

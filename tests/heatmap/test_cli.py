@@ -208,7 +208,7 @@ def fsid_of(point: Path) -> str:
 
 
 @pytest.mark.btrfs
-def test_a_picture_that_nobody_names_is_named_as_the_peer_names_it(point: Path, tmp_path: Path) -> None:
+def test_a_picture_without_a_given_name_is_named_as_by_the_peer(point: Path, tmp_path: Path) -> None:
     chunk = work("btrfs", "inspect-internal", "dump-tree", "-t", "chunk", btrfs.devices_of(point)[0]).stdout
     vaddr = re.search(r"FIRST_CHUNK_TREE CHUNK_ITEM (\d+)", chunk)
     assert vaddr

@@ -54,13 +54,13 @@ def test_red_and_green_are_confused_as_published() -> None:
 
 
 @pytest.mark.parametrize("vision", VISIONS)
-def test_greys_look_alike_to_everybody(vision: str) -> None:
+def test_greys_look_alike_with_each_colour_vision(vision: str) -> None:
     greys = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)
     assert np.abs(simulated(greys, vision).astype(int) - greys).max() <= 1
 
 
 @pytest.mark.parametrize("vision", VISIONS)
-def test_the_sequence_grows_lighter_evenly_for_everybody(vision: str) -> None:
+def test_the_sequence_grows_lighter_evenly_with_each_colour_vision(vision: str) -> None:
     lightness = oklab(simulated(sequential_colours(), vision))[:, 0]
     sixteenth = lightness[:: STEPS // 16]
     assert (np.diff(sixteenth) > 0.01).all()
@@ -82,7 +82,7 @@ def test_the_sequence_is_seen_on_black_and_on_a_white_page() -> None:
     assert len(np.unique(sequential_colours(), axis=0)) > STEPS * 0.95
 
 
-def test_colours_without_order_are_apart_for_everybody() -> None:
+def test_colours_without_order_are_distinct_with_each_colour_vision() -> None:
     chosen = qualitative_colours(len(PROFILES))
     apart = distances(chosen, chosen) + np.eye(len(chosen))
     assert apart.min() > 0.1

@@ -133,7 +133,7 @@ def test_the_picture_shows_each_change_where_it_is() -> None:
     assert at(BEFORE, 3) == list(table["new"])
 
 
-def test_the_colours_of_changes_are_apart_for_everybody() -> None:
+def test_the_colours_of_changes_are_distinct_with_each_colour_vision() -> None:
     table = np.array([*colours().values(), (58, 58, 58), (0, 0, 0)], np.uint8)
     assert len(VISIONS) == 4
     assert (distances(table, table) + np.eye(len(table))).min() > 0.1

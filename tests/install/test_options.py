@@ -70,7 +70,7 @@ def outcomes(done: dict[str, Done]) -> list[int]:
     return [result.status for result in done.values()][1:]
 
 
-def test_help_is_for_everybody_and_unknown_words_are_refused() -> None:
+def test_help_needs_no_root_and_unknown_words_are_refused() -> None:
     assert "--uninstall" in work(*without_rights(), readable().top / "install.sh", "--help", cwd=Path("/")).stdout
     for words in (
         ["--no-such-thing"],

@@ -1,8 +1,8 @@
-"""install.sh in a clean Debian 12 and a clean Debian 13: nothing there but what every Debian has, real packages, real pip.
+"""install.sh in a clean Debian 12 and a clean Debian 13: only the packages of every Debian, real packages, real pip.
 
 The long form of test_options.py, which runs the installer on this machine, and of tests/beds/machine.py, which installs in a Debian
-that has our Debian packages. Only here is seen which of them install.sh does not ask for, what is otherwise in another release (its
-Python, its packages), and that wheels which were fetched are all that an installation without a network needs.
+that has our Debian packages. Only these tests find packages that install.sh forgets, differences of another release (its Python,
+its packages), and wheels that are missing for an installation without a network.
 """
 
 import pytest

@@ -1,7 +1,7 @@
 """Clean Debian systems as folders, made once per machine by mmdebstrap, and steps that are run in one as if it were the machine.
 
-The tree stays as it was made: what the steps write lies on top of it, in memory, and goes with them. Packages come from where this
-machine has them: its apt sources with the release's name put in, its pip configuration, its certificates.
+The tree does not change: the steps write to a layer above it, in memory, which is removed with them. Packages come from the same
+sources as on this machine: its apt sources with the release's name put in, its pip configuration, its certificates.
 """
 
 import fcntl

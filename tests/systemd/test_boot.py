@@ -16,7 +16,7 @@ from tests.beds import btrfs, session
 from tests.beds.machine import Booted, booted, why_not
 
 INSIDE = Path(__file__).resolve().parent / "inside"
-JOBS = ("sample", "heatmap", "balance", "scrub", "verify", "news")
+JOBS = ("sample", "heatmap", "balance", "scrub", "verify", "news", "drill")
 NIGHT = ("backup", "expire", "balance", "heatmap")
 
 pytestmark = [
@@ -97,6 +97,9 @@ def test_what_the_jobs_leave_is_there(rights: Booted) -> None:
     assert sorted(Path(name).suffix for name in rights.read("pictures").split()) == [".heatmap", ".png"]
     assert rights.read("samples") == "1\n"
     assert rights.read("scores") == "1\n"
+    load, restore = json.loads(rights.read("drilled"))
+    assert (load["kind"], load["outcome"], load["text"]) == ("load", "proven", "/root/own/secret: secret")
+    assert restore["outcome"] == "proven"
     scrubbed = dict(line.strip().split(": ", 1) for line in rights.read("scrubbed").splitlines() if ": " in line)
     assert scrubbed["Status"].strip() == "finished"
     assert int(scrubbed["data_bytes_scrubbed"]) > 100_000

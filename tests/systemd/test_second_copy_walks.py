@@ -1,6 +1,6 @@
 """docs/second-copy.rst with two servers: its commands are typed as they are printed, from the first fetch to the way back.
 
-Four booted machines on one network: a host, a first server, a second one, and a new first one. What they have is told by find and
+Four booted machines on one network: a host, a first server, a second one, and a new first one. Their contents are read by find and
 sha256sum in them.
 """
 

@@ -1,6 +1,6 @@
 """Two backup servers and a host, three booted machines on one network: the second server fetches, and takes over from the first.
 
-What the machines have is told by find, sha256sum and getfattr in them, what went over the network by the kernel's counters.
+The contents of the machines are read by find, sha256sum and getfattr in them, the network's traffic from the kernel's counters.
 """
 
 import json

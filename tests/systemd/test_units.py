@@ -27,7 +27,7 @@ EXPOSURE = {
     "scrub": 19,
     "replicate": 35,
     "offsite": 29,
-    "drill": 22,
+    "drill": 30,
     "verify": 21,
     "boot": 16,
     "news": 18,
@@ -185,7 +185,7 @@ def test_the_root_service_has_no_network_and_the_powers_to_read_alone() -> None:
     assert powers == {"CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_SYS_ADMIN"}
 
 
-def test_the_dashboard_has_no_rights_and_starts_only_where_somebody_wants_it() -> None:
+def test_the_dashboard_has_no_rights_and_starts_only_where_it_is_enabled() -> None:
     given = settings("btrkeep-web@.service")
     assert {("User", "btrkeep"), ("Group", "btrkeep"), ("CapabilityBoundingSet", ""), ("IPAddressDeny", "any")} <= set(given)
     assert ("WantedBy", "multi-user.target") in given

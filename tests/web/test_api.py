@@ -148,7 +148,7 @@ def test_a_parameter_that_does_not_fit_is_named(site: Dashboard, query: str, wor
     assert words in f"{answer_fields['error']} {answer_fields['hint']}"
 
 
-def test_nobody_is_told_anything_without_a_token(site: Dashboard) -> None:
+def test_without_a_token_nothing_is_shown(site: Dashboard) -> None:
     for path in (*SIMPLE, "/hosts/web0000.example.org", "/nothing"):
         answer = site.ask("GET", f"{ROOT}{path}")
         assert answer.status == (404 if path == "/nothing" else 401), path

@@ -131,7 +131,7 @@ def test_a_chart_of_three_bars_is_narrow() -> None:
     assert 160 < width(3, ChartStyle(200)) < 200
 
 
-def test_the_score_of_the_pool_is_the_last_one_whoever_scored(tmp_path: Path) -> None:
+def test_the_score_of_the_pool_is_the_last_one_of_any_program(tmp_path: Path) -> None:
     with Catalogue.open(tmp_path) as catalogue:
         catalogue.add_sample(FILESYSTEM, lambda _: sample(NOW, score=1139.0, scored=NOW - DAY))
         result = pool_now(catalogue, FILESYSTEM)

@@ -1,6 +1,6 @@
 """A real browser on the dashboard of 3,000 hosts with 34 backups each, normally of a tenth of them.
 
-Truth: what was made, and sqlite3 on the catalogue.
+It is compared with the made data, and with sqlite3 on the catalogue.
 """
 
 import re

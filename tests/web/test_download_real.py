@@ -130,7 +130,7 @@ def wait_until(is_so: Callable[[], object]) -> None:
 
 @needs_program("unzip")
 @pytest.mark.parametrize("kind", ["tar", "zip"])
-def test_an_archive_with_a_file_that_the_disk_cannot_read_is_whole_for_nobody(
+def test_an_archive_with_an_unreadable_file_is_incomplete_for_every_reader(
     web: Dashboard, source: Path, kind: str, tmp_path: Path
 ) -> None:
     with pytest.raises(http.client.IncompleteRead) as caught:
@@ -139,7 +139,9 @@ def test_an_archive_with_a_file_that_the_disk_cannot_read_is_whole_for_nobody(
     assert "failed midway: the server reports: Input/output error" in web.said
 
 
-def test_the_tar_of_the_command_line_with_such_a_file_is_whole_for_nobody(web: Dashboard, source: Path, tmp_path: Path) -> None:
+def test_the_tar_of_the_command_line_with_such_a_file_is_incomplete_for_every_reader(
+    web: Dashboard, source: Path, tmp_path: Path
+) -> None:
     assert web.nights
     bad = source / "bad"
     with (tmp_path / "piped").open("wb") as out:

@@ -221,7 +221,7 @@ def test_downloads_leave_threads_to_the_pages(olga: Visitor, service: FakeServic
             line.close()
 
 
-def test_nobody_listening_says_what_to_look_at(site: Dashboard, address: str) -> None:
+def test_a_missing_listener_is_reported_with_what_to_check(site: Dashboard, address: str) -> None:
     who = visitor(site, OPERATOR)
     for page in (address, address.replace("/download", ""), address.replace("/download", "/versions")):
         answer = who.get(page)

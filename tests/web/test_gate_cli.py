@@ -384,7 +384,7 @@ def log_in(server: Server, password: str = PASSWORD, **headers: str) -> tuple[in
     return status, answer
 
 
-def test_somebody_logs_in_over_a_socket_and_sees_a_page(server: Server) -> None:
+def test_a_user_logs_in_over_a_socket_and_sees_a_page(server: Server) -> None:
     status, by_name = log_in(server)
     assert (status, by_name["Location"]) == (303, "/account")
     cookie = by_name["Set-Cookie"].partition(";")[0]

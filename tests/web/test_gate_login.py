@@ -102,14 +102,14 @@ def test_a_wrong_password_and_a_wrong_name_are_answered_alike(here: Gate, monkey
 
 
 @pytest.mark.slow
-def test_a_name_that_nobody_has_takes_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name_takes_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert extract_parameters(passwords.NOBODY) == extract_parameters(passwords.hashed("a password of mine"))
     assert extract_parameters(passwords.NOBODY).memory_cost >= 64 << 10
     assert not passwords.is_right(None, "nobody's")
 
 
-def test_a_session_that_somebody_else_prepared_is_worth_nothing_after_the_login(here: Gate, settings: Settings) -> None:
+def test_a_session_that_an_attacker_prepared_is_worth_nothing_after_the_login(here: Gate, settings: Settings) -> None:
     here.get("/login")
     with here.client.session_transaction() as session:
         session["sid"] = "a word that somebody else knows"
@@ -125,7 +125,7 @@ def test_a_session_that_somebody_else_prepared_is_worth_nothing_after_the_login(
     assert len(Store(settings.data).sessions("alice")) == 1
 
 
-def test_logging_out_ends_the_session_for_whoever_kept_the_cookie(here: Gate, settings: Settings) -> None:
+def test_logging_out_ends_the_session_also_for_a_kept_cookie(here: Gate, settings: Settings) -> None:
     here.log_in()
     cookie = here.client.get_cookie("btrkeep")
     assert cookie is not None
@@ -154,7 +154,7 @@ def test_a_session_ends_when_it_is_idle_and_when_it_is_old(
     assert (here.get("/account").status_code == 303) is over
 
 
-def test_a_page_that_refreshes_itself_keeps_nobody_logged_in(here: Gate, settings: Settings) -> None:
+def test_a_page_that_refreshes_itself_does_not_extend_the_session(here: Gate, settings: Settings) -> None:
     here.log_in()
     then = (datetime.now(UTC) - timedelta(hours=2)).timestamp()
     database(settings).execute("UPDATE session SET seen = ?", (then,))
@@ -164,7 +164,7 @@ def test_a_page_that_refreshes_itself_keeps_nobody_logged_in(here: Gate, setting
     assert database(settings).execute("SELECT seen FROM session").fetchone()[0] > then + 7000
 
 
-def test_a_live_part_is_told_that_nobody_is_logged_in_and_gets_no_login_page(here: Gate) -> None:
+def test_a_live_part_without_a_login_gets_an_error_and_no_login_page(here: Gate) -> None:
     answer = here.get("/account", headers={"X-Live": "1"})
     assert answer.status_code == 401
 
@@ -276,7 +276,7 @@ def test_a_network_of_ipv6_is_one_person(output: str, other: str, same: bool) ->
     assert (service.network_of(output) == service.network_of(other)) is same
 
 
-def test_a_clock_that_was_put_back_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_clock_that_was_put_back_locks_out_no_user(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for _ in range(5):
         service.begin(store, "alice", "192.0.2.1", NOW)
@@ -287,7 +287,7 @@ def test_a_clock_that_was_put_back_keeps_nobody_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", EVIL)
-def test_nobody_is_sent_elsewhere_after_the_login(here: Gate, address: str) -> None:
+def test_no_user_is_sent_to_another_site_after_the_login(here: Gate, address: str) -> None:
     assert here.log_in(next=address).location == "/"
     assert within(address) == "/"
     assert here.get("/login", query_string={"next": address}).location == "/"
@@ -329,7 +329,7 @@ def _levels() -> Iterator[None]:
     logging.getLogger("btrkeep.audit").setLevel(logging.NOTSET)
 
 
-def test_somebody_who_logs_in_over_and_over_keeps_his_newest_sessions_alone(here: Gate, settings: Settings) -> None:
+def test_a_user_who_logs_in_again_and_again_keeps_only_the_newest_sessions(here: Gate, settings: Settings) -> None:
     store, now = Store(settings.data), datetime.now(UTC)
     add_user(settings, "mallory")
     mallory = store.user("mallory")

@@ -129,7 +129,7 @@ def test_no_form_does_anything_without_its_token(app: Flask, here: Gate) -> None
     assert here.get("/account").status_code == 200
 
 
-def test_a_token_of_somebody_else_is_no_token(app: Flask, here: Gate) -> None:
+def test_a_token_of_another_session_is_no_token(app: Flask, here: Gate) -> None:
     other = Gate(app)
     other.log_in("carol")
     answer = here.client.post("/logout", data={"csrf_token": other.token("/account")})
@@ -198,7 +198,7 @@ def test_behind_its_proxy_cookies_are_for_https_alone_and_the_address_is_the_bro
 # --- roles
 
 
-def test_what_operators_do_is_not_for_viewers_and_what_is_of_everybody_not_for_the_limited(app: Flask) -> None:
+def test_actions_of_operators_are_not_for_viewers_and_data_of_all_hosts_not_for_limited_users(app: Flask) -> None:
     app.add_url_rule("/x/operator", "x_operator", operator_only(lambda: "done"))
     app.add_url_rule("/x/whole", "x_whole", needs_all_hosts(lambda: f"all of it, {viewer().name}"))
     answers = {}

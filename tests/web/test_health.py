@@ -90,14 +90,14 @@ def test_every_family_has_the_name_and_the_meaning_of_the_one_table(site: Dashbo
             assert family.documentation == by_name[family.name]
 
 
-def test_nobody_reads_numbers_without_a_token(site: Dashboard) -> None:
+def test_no_numbers_are_shown_without_a_token(site: Dashboard) -> None:
     answer = site.ask("GET", "/metrics")
     assert answer.status == 401
     assert "Bearer" in answer.headers["WWW-Authenticate"]
     assert "example" not in answer.text
 
 
-def test_health_is_told_to_everybody_and_nothing_else(site: Dashboard) -> None:
+def test_the_health_check_needs_no_login_and_shows_nothing_else(site: Dashboard) -> None:
     answer = site.ask("GET", "/healthz")
     assert (answer.status, json.loads(answer.body)) == (200, {"ok": True, "catalogue": True, "sample": True})
 

@@ -196,14 +196,19 @@ def test_three_thousand_hosts_are_listed_in_a_fifth_of_a_second(large: Path) -> 
     logged_in = client(large)
     logged_in.get("/hosts")  # templates are compiled
     took = []
+    source = RequestContext(Settings("main", large, large, large), Caches())
     for query in ("q=host1&sort=-size", "state=ok&page=9", "group=g3&sort=last", "sort=-backups&page=30"):
         _touch(large)  # as in a night: the cached answer is invalid, or valid only for a second
         logged_in.application.extensions["btrkeep-caches"].current.drop()
         begun = time.thread_time()
         assert logged_in.get(f"/hosts?{query}").status_code == 200
-        took.append(time.thread_time() - begun)
-    # The time of this thread alone: 0.08 s each on a machine that does nothing else, 0.15 s on one that does much.
-    assert sorted(took)[1] < 0.3, took
+        page, begun = time.thread_time() - begun, time.thread_time()
+        assert len(source.catalogue.host_facts(NOW)) == 3000
+        took.append((page, time.thread_time() - begun))
+    source.close()
+    # The time of this thread alone: 0.08 s each on a machine that does nothing else. Programs that use its caches make it several
+    # times longer, and the query of the facts too, which is a third of it.
+    assert sum(page < max(0.3, 6 * facts) for page, facts in took) >= 3, took
 
 
 def _touch(state: Path) -> None:

@@ -288,7 +288,7 @@ def test_a_page_after_a_form_shows_what_was_written_meanwhile(tmp_path: Path, cl
     assert ">web2</a>" in visitor.get("/hosts").text
 
 
-def test_a_night_is_judged_alike_on_the_page_and_by_the_api_whoever_asks_first(tmp_path: Path) -> None:
+def test_a_night_is_judged_alike_on_the_page_and_by_the_api_in_either_order(tmp_path: Path) -> None:
     runs = [run("web", EVENING), run("db", EVENING), run("old", EVENING, "failed")]
     with write(tmp_path, [HostConfig(name) for name in ("web", "db", "old")], runs=runs) as catalogue:
         settings = PoolSettings(Path("/srv/backup"), tmp_path, BERLIN)

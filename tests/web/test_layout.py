@@ -177,7 +177,7 @@ def _cut(page: Page) -> list[str]:
     return result
 
 
-def test_without_javascript_nobody_is_told_to_point_at_the_picture(site: Dashboard, browser: Browser) -> None:
+def test_without_javascript_no_text_asks_to_point_at_the_picture(site: Dashboard, browser: Browser) -> None:
     for script in (True, False):
         with visit(browser, site.url, java_script_enabled=script) as (page, _):
             enter(page, site.url, site.cookie)

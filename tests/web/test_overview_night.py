@@ -80,7 +80,7 @@ def test_the_best_run_of_a_host_counts() -> None:
     assert only(nights_of(known(named("a"), runs))).sentence == "1 of 1 host complete between 22:00 and 04:01"
 
 
-def test_a_host_that_nobody_tried_is_missed_in_the_morning_and_yet_to_come_in_the_night() -> None:
+def test_a_host_that_was_not_tried_is_missed_in_the_morning_and_pending_in_the_night() -> None:
     hosts, runs = named("a", "b"), [tried("a", "20 22:00", "20 22:10")]
     assert only(nights_of(known(hosts, runs))).sentence == "1 of 2 hosts complete between 22:00 and 22:10; 1 not tried: b"
     tonight = nights_of(known(hosts, runs, at("20 22:30")))[0]
@@ -112,7 +112,7 @@ def test_without_windows_a_night_is_not_cut_at_midnight() -> None:
     assert only(nights_of(known(hosts, runs))).sentence == "2 of 2 hosts complete between 23:50 and 00:20"
 
 
-def test_without_windows_nobody_is_yet_to_come_once_nothing_has_run_for_a_while() -> None:
+def test_without_windows_no_host_is_pending_once_nothing_has_run_for_a_while() -> None:
     hosts, runs = named("a", "b", window=None), [tried("a", "20 22:00", "20 22:10")]
     assert nights_of(known(hosts, runs, at("20 22:20")))[0].going_on
     night = only(nights_of(known(hosts, runs, at("20 23:20"))))
@@ -156,7 +156,7 @@ def test_a_host_is_missed_only_in_nights_in_which_it_was_there_before_the_window
         assert only(nights_of(here)).expected == expected, began
 
 
-def test_a_night_of_which_the_catalogue_cannot_know_misses_nobody_and_is_told_by_its_backups() -> None:
+def test_a_night_unknown_to_the_catalogue_misses_no_host_and_is_shown_by_its_backups() -> None:
     unknown = [(at("1 00:00"), at("21 07:00"))]
     made = {name: replace(facts(at("20 22:30")), last_complete_finished=at("20 23:00")) for name in "ab"}
     here = replace(known(named("a", "b", "c"), []), facts=made, unknown=unknown)

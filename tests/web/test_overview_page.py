@@ -374,7 +374,7 @@ def test_what_is_wrong_with_the_pool_is_on_the_page_and_in_the_metrics(tmp_path:
 
 
 @pytest.mark.parametrize("looked", [None, NOW - timedelta(hours=2), NOW + timedelta(days=300)])
-def test_where_nobody_has_looked_for_alarms_lately_there_are_not_none(tmp_path: Path, looked: datetime | None) -> None:
+def test_alarms_that_were_not_checked_lately_are_not_shown_as_none(tmp_path: Path, looked: datetime | None) -> None:
     catalogue = write(tmp_path / "state", [host("web1")])
     catalogue.set_fact(FACT, as_text(StoredVerdict(looked, PoolVerdict())) if looked else None)
     catalogue.close()
@@ -428,7 +428,7 @@ def test_text_of_hosts_is_text_and_nothing_else(tmp_path: Path) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[2J\\u202e" in logged_in.get("/hosts/web1").text
 
 
-def test_nobody_sees_it_without_a_login(tmp_path: Path) -> None:
+def test_it_is_not_shown_without_a_login(tmp_path: Path) -> None:
     write(tmp_path / "state", [host("web1")]).close()
     stranger = client(tmp_path / "state").application.test_client()
     for path in ("/", "/hosts", "/hosts/web1", "/hosts/web1/run", "/overview/night", "/overview/running"):

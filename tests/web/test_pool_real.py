@@ -134,7 +134,7 @@ def _pixels(data: bytes) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
-def test_the_doctor_is_asked_when_somebody_wants_it_and_says_what_the_command_says(bed: Bed) -> None:
+def test_the_doctor_runs_on_request_and_shows_the_findings_of_the_command(bed: Bed) -> None:
     assert "It has not run" in bed.get("/doctor").text
     assert bed.post("/doctor", "/doctor").status == 303
     page = unescape(bed.get("/doctor").text)

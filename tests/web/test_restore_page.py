@@ -94,9 +94,12 @@ def test_it_says_first_what_the_key_may_do_and_the_command_that_it_gives_does_it
     form = ada.post("/restore/shop", *[("path", box) for box in boxes])
     shown = [unescape(text) for text in re.findall(r"<pre[^>]*><code>(.*?)</code></pre>", form.text, re.DOTALL)]
     assert form.text.index("needs a key that may write") < form.text.index("<form class=")
-    assert shown[0] == 'restrict,command="rrsync /" ssh-ed25519 ...'
+    assert shown[:2] == [
+        'restrict,command="/usr/local/bin/btrkeep-source restore" ssh-ed25519 ...',
+        'restrict,command="rrsync /" ssh-ed25519 ...',
+    ]
     ours = f'backupd() {{ {shlex.quote(sys.executable)} -m backupd --config {shop.nights.config} "$@"; }}'
-    typed = shown[1].replace("/root/restored", str(into))
+    typed = shown[2].replace("/root/restored", str(into))
     work("bash", "-ec", f"{ours}\n{typed}", cwd=TOP)
     assert {os.fsencode(path.name): path.read_bytes() for path in into.iterdir()} == {name: b"content of " + name for name in NAMES}
 

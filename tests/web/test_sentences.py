@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from flask import Flask, g
@@ -15,10 +16,12 @@ from backupd.serve.jobs import FAILED, RUNNING, ServeJob, job_object, with_actua
 from btrkeep.backup_states import FACTS, Cause, CauseCode
 from btrkeep.catalogue import HostFacts, StoredAlarm
 from btrkeep.catalogue.model_alarm import HOST, KINDS, AlarmSubject, SubjectKind
+from btrkeep.config import HostConfig
 from btrkeep.decisions import cause_words as words
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.serving.viewer import Viewer
 from web import redaction as telling
+from web.hosts import data as hosts
 from web.redaction import WITHHELD, redacted_cause_words, without_server_paths
 
 NAMES = ("db1", "nothing-of-that-name")
@@ -111,8 +114,9 @@ def test_the_alarm_of_a_host_is_made_of_its_cause_and_silence_is_told() -> None:
         with Flask(__name__).test_request_context():
             g.viewer, g.source = Viewer("carol", "viewer", ("lab",)), source
             assert telling.host_alarm(alarm, "lab") == f"lab: the backup failed: {shown}"
-            silent = replace(alarm, what="silent", text="lab: no complete backup for 3d 2h")
-            assert telling.host_alarm(silent, "lab") == silent.text
+            for reason in ("", ": before: db1 is not frozen"):
+                silent = replace(alarm, what="silent", text=f"lab: no complete backup for 3d 2h{reason}")
+                assert telling.host_alarm(silent, "lab") == "lab: no complete backup for 3d 2h"
 
 
 @pytest.mark.parametrize(
@@ -134,6 +138,20 @@ def test_an_alarm_that_has_outlived_its_reason_is_not_told_with_that_of_somethin
         g.viewer, g.source = Viewer("carol", "viewer", ("lab",)), source
         output = {"failure": "the backup failed", "suspect": "the newest backup is suspect"}[subject]
         assert telling.host_alarm(alarm, "lab") == f"lab: {output}: {WITHHELD}"
+
+
+def test_the_reason_of_a_skipped_run_is_withheld_from_limited_viewers_like_an_error() -> None:
+    moment = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
+    others: dict[str, Any] = dict.fromkeys(field.name for field in fields(HostFacts)) | {"newest_warnings": (), "lasting": ()}
+    ended = {"last_run_started": moment, "last_run_outcome": "skipped", "last_run_error": "before: /root/check db1 exited with 75"}
+    facts = HostFacts(**{**others, "last_complete": moment - timedelta(days=1), **ended})
+    host = HostConfig("lab", optional=True)
+    row = hosts.row_of("lab", host, facts, 1, ZoneInfo("UTC"), moment, None)
+    source = SimpleNamespace(config=SimpleNamespace(path=Path("/pool")))
+    for allowed, reason in ((("lab",), WITHHELD), (None, ended["last_run_error"])):
+        with Flask(__name__).test_request_context():
+            g.viewer, g.source = Viewer("carol", "viewer", allowed), source
+            assert hosts._visible_message(row, host, facts) == f"the last run skipped it: {reason}"
 
 
 def test_the_alarm_of_a_kind_without_a_general_sentence_is_withheld_and_not_called_a_failed_backup(

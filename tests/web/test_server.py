@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waitress import server, wasyncore
+from waitress import buffers, server, wasyncore
 from werkzeug.exceptions import TooManyRequests
 
 from btrkeep.serving.viewer import Viewer
@@ -76,6 +76,10 @@ def app(environ: dict[str, Any], start: Callable) -> Iterable[bytes]:
     if environ["PATH_INFO"] == "/healthz":
         start("200 OK", [("Content-Length", "2")])
         return [b"ok"]
+    if environ["PATH_INFO"].startswith("/size/"):
+        size = int(environ["PATH_INFO"].rpartition("/")[2])
+        start("200 OK", [("Content-Length", str(size))])
+        return [b"x" * size]
     if environ["PATH_INFO"].startswith("/answer"):
         return answers(environ, start)
     return (endless if environ["PATH_INFO"].startswith("/endless") else little)(environ, start)
@@ -275,3 +279,20 @@ def test_strangers_who_hold_all_connections_and_ask_nothing_are_let_go(port: int
     assert sum(is_over(client, 60) for client in idle[:20]) == 20
     for client in idle:
         client.close()
+
+
+@pytest.mark.parametrize(("size", "files"), [(1_400_000, 0), (4_000_000, 0), (5_000_000, 1)])
+def test_an_answer_as_long_as_a_list_needs_no_temporary_file(
+    port: int, monkeypatch: pytest.MonkeyPatch, size: int, files: int
+) -> None:
+    """A list ends at 4 MiB; /metrics of 1,000 hosts has 1.1 MiB."""
+    made = []
+
+    class Counted(buffers.TempfileBasedBuffer):  # type: ignore[misc]  # waitress has no types
+        def __init__(self, from_buffer: object = None) -> None:
+            made.append(self)
+            super().__init__(from_buffer)
+
+    monkeypatch.setattr(buffers, "TempfileBasedBuffer", Counted)
+    assert len(answer(port, f"/size/{size}")) == size
+    assert len(made) == files

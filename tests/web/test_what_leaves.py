@@ -124,8 +124,7 @@ def site(_shared_mount: Path) -> Iterator[Site]:
 def plant(nights: Nights) -> None:
     """Texts in every column that the catalogue has for them, of both hosts.
 
-    Where a column has the host's own words (a run's last lines, a backup's warnings), they are such:
-    to have said them tells nothing.
+    A column with the host's own text (a run's last lines, a backup's warnings) has such text, which reveals nothing.
     """
     now = datetime.now(UTC).replace(microsecond=0)
     with Catalogue.open(nights.state) as catalogue:

@@ -45,7 +45,7 @@ class NoParameters:
 
 @dataclass(frozen=True, slots=True)
 class HostParameters:
-    """Which host."""
+    """The host of the request."""
 
     host: Host
 
@@ -92,7 +92,7 @@ class Endpoint:
     tag: str
     """The group of operations in the document."""
     summary: str
-    """What it does."""
+    """A sentence about the endpoint."""
     answer: Any
     """The type of its answer."""
     act: Callable[[ApiRequest], Any]

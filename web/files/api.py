@@ -17,7 +17,7 @@ from web.service_client import root_service
 
 @dataclass(frozen=True, slots=True)
 class BrowseParameters:
-    """Which folder, and which page of it."""
+    """The folder, and the page of it."""
 
     host: Host
     path: Path = b"/"

@@ -46,7 +46,7 @@ class BackupRow:
     new_bytes: int | None
     """Bytes of new data."""
     base: str | None
-    """The backup of which it started as a snapshot; null: a first copy."""
+    """The backup on which it is based; null: a first copy."""
     error: str | None
     """Why it is not complete; null: it is."""
     warnings: tuple[str, ...]

@@ -15,10 +15,12 @@ from pydantic import Field
 
 from btrkeep.catalogue import BackupOutcome, Catalogue, HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
+from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.copy_status import COPIES, copies_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import (
     COPY,
+    SKIPPED,
     STATES,
     UNKNOWN,
     HostStatus,
@@ -223,7 +225,7 @@ def bad_backups(source: RequestContext) -> Mapping[str, BadBackups]:
 
 
 def _bad_backups(catalogue: Catalogue) -> Mapping[str, BadBackups]:
-    damaged = Counter(host for host, _ in catalogue.damaged_files())
+    damaged = Counter(host for host, _ in catalogue.unrepaired_files())
     altered = Counter(host for host, _ in catalogue.altered_backups())
     return {host: BadBackups(damaged[host], altered[host]) for host in {*damaged, *altered}}
 
@@ -294,13 +296,16 @@ def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRo
 
 
 def _visible_message(row: HostRow, config: HostConfig | None, facts: HostFacts | None) -> str:
-    """Returns the message as the viewer may read it: an error, or a warning, which is the number of the host's files and some
-    names. A mistake of the configuration names a file, and is only for viewers who may read all alarms.
+    """Returns the message as the viewer may read it: an error, or a warning with a number of files of the host and some of
+    their names. A mistake of the configuration names a file, and is only for viewers who may read all alarms.
     """
     if config and config.fault:
         return "its configuration has a mistake: `backupd check` shows it"
     if row.tone == "error":
         return host_error(*status_error(facts), row.host) or ""
+    if facts and row.words.startswith(SKIPPED):
+        error = facts.last_run_error, facts.last_run_cause
+        return row.words.replace(error_words(*error) or "", host_error(*error, row.host) or "", 1)
     return host_line(row.words, row.host)
 
 

@@ -213,12 +213,12 @@ def host_page(
         night_words=explained(config.window if config else None),
         also=also,
         alive=json.loads(source.catalogue.get_fact(ALIVE) or "{}").get(host),
-        damaged=_damaged(source, host, backups),
+        damaged=_damaged(source, host),
     )
 
 
-def _damaged(source: RequestContext, host: str, backups: Sequence[BackupRow]) -> DamagedFiles | None:
-    count = sum(backup.verified is not None and backup.verified.damages > 0 for backup in backups)
+def _damaged(source: RequestContext, host: str) -> DamagedFiles | None:
+    count = sum(name == host for name, _ in source.catalogue.unrepaired_files())
     if not count:
         return None
     files, paths = source.catalogue.damaged_paths(host, _NAMED)

@@ -64,7 +64,7 @@ class NightSum:
     head: str
     """The sentence about it, without names."""
     about: str
-    """Which 24 hours it is."""
+    """The 24 hours, in words."""
     by_hand: bool = False
     """Whether it is not a night, but the manual runs since the last one; then no host counts as missing."""
 

@@ -107,7 +107,7 @@ class Task:
     job: str
     """Its id."""
     verb: str
-    """What it does."""
+    """The verb of the root service."""
     host: str
     """The host's name."""
     who: str

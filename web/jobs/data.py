@@ -40,11 +40,11 @@ class JobRow:
     """One job."""
 
     id: str | None
-    """Of its page; null: it has none."""
+    """The id of its page; null: it has none."""
     kind: str
     """The kind of job."""
     title: str
-    """What it is called."""
+    """Its name on the page."""
     state: str
     """Its outcome, or running, or killed."""
     started: datetime
@@ -87,7 +87,7 @@ class RequestedJob:
     id: str
     """Its id."""
     verb: str
-    """What it does."""
+    """The verb of the root service."""
     host: str
     """The host's name."""
     who: str

@@ -35,7 +35,7 @@ class BalanceRun:
     seconds: float | None
     """How long it took; null: it has not ended."""
     policy: str
-    """Which block groups were first."""
+    """The order of block groups."""
     budget: int | None
     """How much it may move; null: no limit."""
     block_groups: int
@@ -125,7 +125,7 @@ class Accuracy:
     steps: int
     """Number of these steps."""
     written: float | None
-    """Of written bytes; null: none."""
+    """The ratio of written to estimated bytes; null: none."""
     seconds: float | None
     """For the durations; null: there are no estimates."""
 

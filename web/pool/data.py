@@ -124,7 +124,7 @@ class TrendPoint:
     most_orphans: int | None
     """The highest number since the point before, because a sample misses subvolumes that wait only for minutes."""
     score: float | None
-    """Of the free space; null: it was not scored."""
+    """The score of the free space; null: it was not scored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Outlook:
     """When something is full. A moment is null if it is more than ten years away."""
 
     what: str
-    """What is full."""
+    """The space that is full."""
     now: int | None
     """Bytes now; null: unknown."""
     per_day: float | None

@@ -54,11 +54,13 @@ class RestoreForm:
 
 @dataclass(frozen=True, slots=True)
 class ByHand:
-    """The commands to type by hand. `file` and `line`: the file that allows the host's key, and the start of its line while the key
-    may write; `server`: the command of the backup server that restores the same files without the host's help.
+    """The commands to type by hand. `file`: the file on the host that allows keys; `restore_line` and `line`: the starts of the
+    lines of the restore key, and of the key for backups while that may write; `server`: the command of the backup server that
+    restores the same files without the host's help.
     """
 
     file: str
+    restore_line: str
     line: str
     server: str
 
@@ -66,11 +68,12 @@ class ByHand:
 def by_hand(wish: RestoreForm, address: str, program: str) -> ByHand:
     """Returns the commands for a host with that address for ssh. `program`: the command line of `backupd`."""
     user = address.rpartition("@")[0] or "root"
-    rrsync = "rrsync /" if user == "root" else "sudo -n rrsync /"
+    sudo = "" if user == "root" else "sudo -n "
     paths = [_word(path) for path in wish.paths[:_SHOWN]] + ["PATH..."] * (len(wish.paths) > _SHOWN)
     return ByHand(
         f"{'/root' if user == 'root' else f'~{user}'}/.ssh/authorized_keys",
-        f'restrict,command="{rrsync}" ssh-ed25519 ...',
+        f'restrict,command="{sudo}/usr/local/bin/btrkeep-source restore" ssh-ed25519 ...',
+        f'restrict,command="{sudo}rrsync /" ssh-ed25519 ...',
         f"{program} restore {wish.host}@{wish.backup} {' '.join(paths)} --to /root/restored",
     )
 

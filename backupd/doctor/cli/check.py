@@ -14,9 +14,9 @@ from backupd.doctor.host_checks import check_hosts
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.listings import table
 from btrkeep.cli.output import print_wrapped
-from btrkeep.decisions.findings import Finding, check_as_json
+from btrkeep.decisions.findings import NOTE, OK, UNKNOWN, Finding, check_as_json
 from btrkeep.errors import Exit
-from btrkeep.units import names_in_words
+from btrkeep.units import counted, names_in_words
 
 T = TypeVar("T", bound=Hashable)
 _MANY = _SHOWN = 3
@@ -33,7 +33,7 @@ _MANY = _SHOWN = 3
 def command(ctx: click.Context, connect: bool, as_json: bool) -> int:
     """Check the configuration, the pool and the programs, and show how to solve problems.
 
-    Exit status 1 if there is a warning or an error, 4 if the pool is unusable.
+    Exit status 1 if there is a warning or an error, or a check could not be made; 4 if the pool is unusable.
     """
     config = load_config(ctx)
     present(ctx, config)  # --now is for rehearsals only
@@ -47,7 +47,7 @@ def command(ctx: click.Context, connect: bool, as_json: bool) -> int:
 def report(findings: Sequence[Finding], as_json: bool) -> Exit:
     """Prints them; returns the exit status."""
     print_answer([check_as_json(finding) for finding in findings], lambda: show(findings), as_json=as_json)
-    return Exit.ATTENTION if any(finding.level in ("warning", "error") for finding in findings) else Exit.OK
+    return Exit.OK if all(finding.level in (OK, NOTE) for finding in findings) else Exit.ATTENTION
 
 
 def show(findings: Sequence[Finding]) -> None:
@@ -57,6 +57,8 @@ def show(findings: Sequence[Finding]) -> None:
         for about, (level, text) in merged([(finding.about, (finding.level, finding.text)) for finding in findings])
     ]
     click.echo(table(rows, ["", "WHAT", "FOUND"]))
+    if unknown := sum(finding.level == UNKNOWN for finding in findings):
+        click.echo(f"\n{counted(unknown, 'check')} could not be made: there may be more problems")
     hints = merged([(finding.about, finding.hint) for finding in findings if finding.hint], 1)
     if hints:
         click.echo("\nWhat to do:")
@@ -65,7 +67,9 @@ def show(findings: Sequence[Finding]) -> None:
 
 
 def merged(items: Sequence[tuple[str, T]], many: int = _MANY) -> list[tuple[str, T]]:
-    """Returns the items; those of `many` subjects or more with the same content become one, in the place of the first. Pure."""
+    """Returns the items; those of `many` subjects or more with the same content become one item, at the position of the first.
+    Pure.
+    """
     subjects: dict[T, list[str]] = {}
     for about, content in items:
         subjects.setdefault(content, []).append(about)

@@ -30,7 +30,7 @@ from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.listings import table
 from btrkeep.cli.output import print_wrapped, with_calls
 from btrkeep.config import Config
-from btrkeep.decisions.findings import ROOM, Finding, check_as_json
+from btrkeep.decisions.findings import NOTE, OK, ROOM, Finding, check_as_json
 from btrkeep.errors import Exit, PoolUnusable, UsageError
 from btrkeep.pool.temporary_devices import read_record
 from btrkeep.units import counted, format_size, printable
@@ -76,7 +76,7 @@ def command(
 
     A check that could not be made is listed as not checked; it counts neither as passed nor as a problem.
 
-    Exit status 0: no problem, or only notes; 1: a problem was found.
+    Exit status 0: no problem, or only notes; 1: a problem was found, or a check could not be made.
     """
     if connect and name:
         raise UsageError("--connect and --fix NAME exclude each other", "run one after the other")
@@ -103,8 +103,13 @@ def command(
 
     answer = {**_fields(facts, report), "copies": [check_as_json(finding) for finding in reached]}
     print_answer(answer, show_all, as_json=as_json)
-    levels = {finding.level for finding in [*report.findings, *reached]}
-    return Exit.ATTENTION if levels & {"warning", "error"} else Exit.OK
+    return exit_status(report, reached)
+
+
+def exit_status(doctor_report: DoctorReport, reached: Sequence[Finding]) -> Exit:
+    """Returns OK if every check was made and found at most notes; `reached`: the findings of --connect."""
+    is_well = all(finding.level in (OK, NOTE) for finding in (*doctor_report.findings, *reached))
+    return Exit.OK if is_well and not doctor_report.unlooked else Exit.ATTENTION
 
 
 def _fields(facts: DoctorFacts, doctor_report: DoctorReport) -> dict[str, Any]:
@@ -155,6 +160,8 @@ def _show(facts: DoctorFacts, doctor_report: DoctorReport, all_checks: bool) -> 
     )
     blind = f"; {len(doctor_report.unlooked)} not checked" if doctor_report.unlooked else ""
     click.echo(f"{counted(len(RULES), 'check')}: {counts or 'nothing to report'}{blind}")
+    if blind:
+        print_wrapped("there may be more problems: run `backupd doctor` as root on this machine, outside a service", "  ")
     if fixable := [finding.check for finding in doctor_report.findings if finding.remedy.fixable]:
         print_wrapped(f"`backupd doctor --fix NAME` can repair: {', '.join(dict.fromkeys(fixable))}", "  ")
 

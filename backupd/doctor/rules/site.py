@@ -64,7 +64,8 @@ def _confinement(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def _key(facts: DoctorFacts) -> Iterator[Finding]:
-    yield from ssh_key(facts.site.key) if facts.site.key else ()
+    for key in filter(None, (facts.site.key, facts.site.restore_key)):
+        yield from ssh_key(key)
 
 
 def ssh_key(key: KeyFile) -> Iterator[Finding]:
@@ -88,7 +89,7 @@ def ssh_key(key: KeyFile) -> Iterator[Finding]:
         "ssh-key",
         "error",
         f"{printable(str(key.path))} has mode {key.mode:04o}: others can read it, so ssh refuses it",
-        "any user who has it can read every file of every host",
+        "any user who has it can do on every host what its line there allows",
         "none. Users who could read it may have copied it: consider a new key",
         steps=(step,),
         hint=f"`{step.line}`",

@@ -10,13 +10,12 @@ import click
 
 from backupd.actions.hold import hold_fields
 from backupd.cli import colours
-from backupd.cli.command_context import opened, pass_context
+from backupd.cli.command_context import ShownState, opened_to_show, pass_context
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.expire.host_backups import asked_of, policy_of
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.notes_json import Notes, hold_of, read_notes
-from backupd.repo.pool_context import PoolContext
 from backupd.repo.verification_files import comparison_fields, read_verified, verification_fields
 from btrkeep.backup_states import ALTERED, PARTIAL, RUNNING
 from btrkeep.catalogue import Backup
@@ -28,6 +27,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import DeletionRequest, Hold
 from btrkeep.decisions.retention_words import by_hand, goes_words, hold_words
 from btrkeep.decisions.verification import VerificationState, Verified, VerifiedBackups, damaged_words, verified_briefly
+from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_size, local_day, local_time, printable
 
@@ -61,26 +61,25 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
 
     A backup that is held (`backupd hold`) does not expire.
     """
-    with opened(ctx) as context:
+    with opened_to_show(ctx) as state:
         if host is not None:
-            require_host_or_folder(context, host)
+            require_host_or_folder(state, host)
         if as_json:
-            stream_json(objects(_columns(context), _as_they_are(context, context.catalogue.backups(host))))
+            stream_json(objects(_columns(state), _as_they_are(state, state.catalogue.backups(host))))
             return 0
         every = host or everything
-        now_latest = latest(context.clock.now())
-        backups: Iterable[Backup] = context.catalogue.backups(host) if every else context.catalogue.newest_backups(now_latest)
-        shown = list(_as_they_are(context, backups))
-        text = listing(_columns(context), shown) if shown else _NONE[context.lost]
-    click.echo(text)
-    if shown and not every:
-        print_wrapped("Only the newest of each host: `backupd list HOST`, or --all, shows the others.")
+        now_latest = latest(state.clock.now())
+        backups: Iterable[Backup] = state.catalogue.backups(host) if every else state.catalogue.newest_backups(now_latest)
+        shown = list(_as_they_are(state, backups))
+        click.echo(listing(_columns(state), shown) if shown else _NONE[state.lost])
+        if shown and not every:
+            print_wrapped("Only the newest of each host: `backupd list HOST`, or --all, shows the others.")
     return 0
 
 
-def _as_they_are(context: PoolContext, backups: Iterable[Backup]) -> Iterator[Backup]:
+def _as_they_are(state: ShownState, backups: Iterable[Backup]) -> Iterator[Backup]:
     """Shows the backup of a killed run as partial, before the next run has recorded that."""
-    alive = {run.host for run in context.catalogue.unfinished_runs() if start_time(run.pid) == run.pid_started}
+    alive = {run.host for run in state.catalogue.unfinished_runs() if start_time(run.pid) == run.pid_started}
     for backup in backups:
         yield replace(backup, state=PARTIAL) if backup.state == RUNNING and backup.host not in alive else backup
 
@@ -88,11 +87,11 @@ def _as_they_are(context: PoolContext, backups: Iterable[Backup]) -> Iterator[Ba
 class _BackupNotes:
     """The contents of notes.json for final backups. Few hosts have notes, so only their files are read."""
 
-    def __init__(self, context: PoolContext) -> None:
-        self.config, self.now = context.config, context.clock.now()
-        self._notes = cache(lambda host: _notes(context, host))
-        self._read = cache(lambda host: read_verified(context.pool.host(host)))
-        self._verified = VerifiedBackups(context.catalogue, self.now)
+    def __init__(self, state: ShownState) -> None:
+        self.config, self.now, self.pool = state.config, state.clock.now(), state.pool
+        self._notes = cache(lambda host: _notes(state.pool, host))
+        self._read = cache(lambda host: read_verified(state.pool.host(host)) if state.pool else {})
+        self._verified = VerifiedBackups(state.catalogue, self.now)
 
     def hold_fields(self, backup: Backup) -> Mapping[str, Any] | None:
         """Returns its hold for JSON, None if no hold applies."""
@@ -134,21 +133,23 @@ class _BackupNotes:
         return asked_of(*self._of(backup))
 
     def deletable(self, backup: Backup) -> datetime | None:
-        """Returns the time from which an expired backup may be deleted."""
+        """Returns the time from which an expired backup may be deleted; None also without the pool."""
+        if self.pool is None:
+            return None
         if not backup.expired or ((asked := self.asked(backup)) and asked.at_once):
             return backup.expired
         return backup.expired + timedelta(seconds=policy_of(self.config, backup.host, self._notes(backup.host)).grace)
 
 
-def _notes(context: PoolContext, host: str) -> Notes:
+def _notes(pool: Pool | None, host: str) -> Notes:
     try:
-        return read_notes(context.pool.host(host))
+        return read_notes(pool.host(host)) if pool else NO_NOTES
     except UnreadableRecord:  # an expiry skips the host and reports it; here the list must still be shown
         return NO_NOTES
 
 
-def _columns(context: PoolContext) -> tuple[Column[Backup], ...]:
-    notes, pool = _BackupNotes(context), str(context.pool.path)
+def _columns(state: ShownState) -> tuple[Column[Backup], ...]:
+    notes, pool = _BackupNotes(state), str(state.config.pool.path)
     return (
         Column("host", lambda backup: backup.host, "HOST"),
         Column("name", lambda backup: backup.name, "NAME", lambda name: name or "(.working)"),

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from backupd.cli import colours
-from backupd.cli.command_context import complete_host, opened, pass_context, require_host
+from backupd.cli.command_context import complete_host, opened_to_show, pass_context, require_host
 from backupd.expire.host_backups import asked_of
 from backupd.repo.actions_log import UserAction, action_of, read_actions
 from backupd.repo.backup_json import UnreadableRecord
@@ -22,6 +22,9 @@ from btrkeep.decisions.rsync_meaning import exit_words
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
 from btrkeep.units import format_duration, format_size, local_time, printable, recorded_time, seconds_between
+
+_Deleted = dict[tuple[str, str | None], Mapping[str, str | None]]
+"""By host and name of a backup: when its deletion was requested and done, by whom, and why."""
 
 
 @click.command("log")
@@ -39,29 +42,34 @@ def command(ctx: click.Context, host: str | None, limit: int, actions: bool, as_
     The log also has the actions of users, with the login name: holds, releases, accepted and deleted backups, restores, changes
     of the configuration. --actions shows only these, also as JSON.
     """
-    with opened(ctx) as context:
+    with opened_to_show(ctx) as state:
         if host is not None:
-            require_host(context.config, context.catalogue, host)
-        runs = context.catalogue.runs(host, limit)
-        deleted = _deleted(context.pool, runs)
-        done = _actions(context.pool, host)
-    if actions:
-        return _show_actions(done[:limit], as_json)
+            require_host(state.config, state.catalogue, host)
+        if actions:
+            return _show_actions(_actions(state.pool, host)[:limit], as_json) if state.pool else 0
+        runs = state.catalogue.runs(host, limit)
+        deleted = _deleted(state.pool, runs) if state.pool else {}
+        done = _actions(state.pool, host) if state.pool else []
+        return print_answer(
+            [_fields(run, deleted.get((run.host, run.backup))) for run in runs],
+            lambda: _show_runs(runs, deleted, done, limit, lost=state.lost),
+            as_json=as_json,
+        )
 
-    def show() -> None:
-        width = max((len(printable(run.host)) for run in runs), default=0)
-        oldest = runs[-1].started if len(runs) == limit else None
-        shown = [action for action in done if oldest is None or action.at >= oldest][:limit]
-        for run in runs:
-            while shown and shown[0].at >= run.started:
-                print_wrapped(_action_line(shown.pop(0)), "    ")
-            _show(run, width, deleted.get((run.host, run.backup)))
-        for action in shown:
-            print_wrapped(_action_line(action), "    ")
-        if not runs:
-            click.echo("there are no runs" if context.lost else "no runs yet")
 
-    return print_answer([_fields(run, deleted.get((run.host, run.backup))) for run in runs], show, as_json=as_json)
+def _show_runs(runs: Sequence[Run], deleted: _Deleted, actions: Sequence[UserAction], limit: int, *, lost: bool) -> None:
+    """Prints the runs, and between them the actions of users."""
+    width = max((len(printable(run.host)) for run in runs), default=0)
+    oldest = runs[-1].started if len(runs) == limit else None
+    shown = [action for action in actions if oldest is None or action.at >= oldest][:limit]
+    for run in runs:
+        while shown and shown[0].at >= run.started:
+            print_wrapped(_action_line(shown.pop(0)), "    ")
+        _show(run, width, deleted.get((run.host, run.backup)))
+    for action in shown:
+        print_wrapped(_action_line(action), "    ")
+    if not runs:
+        click.echo("there are no runs" if lost else "no runs yet")
 
 
 def _actions(pool: Pool, host: str | None) -> list[UserAction]:
@@ -98,9 +106,9 @@ def _outcome(run: Run) -> str:
     return "running" if not run.outcome and start_time(run.pid) == run.pid_started else KILLED
 
 
-def _deleted(pool: Pool, runs: Sequence[Run]) -> dict[tuple[str, str | None], Mapping[str, str | None]]:
+def _deleted(pool: Pool, runs: Sequence[Run]) -> _Deleted:
     """Returns, for each backup of the runs that an operator deleted, when that was requested, when it was done, and why."""
-    deleted_backups: dict[tuple[str, str | None], Mapping[str, str | None]] = {}
+    deleted_backups: _Deleted = {}
     for host in {run.host for run in runs if run.backup}:
         try:
             notes = read_notes(pool.host(host))

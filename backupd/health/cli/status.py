@@ -198,7 +198,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class _StatusSources:
-    """What the command reads."""
+    """The data that the command reads."""
 
     config: Config
     """The configuration."""
@@ -245,7 +245,7 @@ class _Status:
     """The output of the command, for all hosts or one."""
 
     context: _StatusSources
-    """What it read."""
+    """The data that was read."""
     report: StatusReport
     """The report."""
     unconfigured: Mapping[str, int]

@@ -24,7 +24,6 @@ from btrkeep.cli.output import print_wrapped
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.config_model import not_configured
 from btrkeep.config.problems import show
-from btrkeep.config.value_types import FLAG
 from btrkeep.decisions.findings import Finding
 from btrkeep.errors import ConfigError, Exit, OperatorError, UsageError
 from btrkeep.units import counted, printable
@@ -79,8 +78,8 @@ def add_command(
 
     With --from all hosts of a list are added, or none. They are not tested; `backupd check --connect` does that.
 
-    Shows the host's key before it is trusted, and the line that permits the backup key on the host. Exit status 1 if the host
-    is added but cannot be reached yet.
+    Shows the host's key before it is trusted, and the lines that permit the backup key and the restore key on the host. Exit
+    status 1 if the host is added but cannot be reached yet.
     """
     if (name is None) == (source is None):
         raise UsageError("name a host, or a list of hosts with --from", "`backupd host add --help` explains both")
@@ -95,7 +94,13 @@ def add_command(
     config = files.load_usable()
     record_change(config, datetime.now(UTC), "host add", name)
     reach_result, why = _reached(prompter, config, config.hosts[name], accept_host_key)
-    answer = {"host": name, "file": str(path), "authorized_keys": reach_result.line, "reached": not why and reach_result.good}
+    answer = {
+        "host": name,
+        "file": str(path),
+        "authorized_keys": reach_result.line,
+        "authorized_keys_restore": reach_result.restoring,
+        "reached": not why and reach_result.good,
+    }
     print_answer(answer, (), as_json=as_json)
     if why:
         raise why
@@ -148,7 +153,7 @@ def _reached(prompter: Prompter, config: Config, host: HostConfig, accept: bool)
     try:
         return reach(prompter, config, host, accept=accept), None
     except OperatorError as error:
-        return ReachResult(None, False, ()), error
+        return ReachResult(None, None, False, ()), error
 
 
 def show_findings(prompter: Prompter, findings: tuple[Finding, ...]) -> None:
@@ -260,7 +265,7 @@ def try_hosts(config: Config, hosts: Sequence[HostConfig]) -> list[Finding]:
         from backupd.doctor.host_checks import check_hosts
 
         first = next(iter(remote.values()))
-        findings += [finding for finding in check_all(config, first) if finding.about in ("ssh key", "known_hosts")]
+        findings += [finding for finding in check_all(config, first) if finding.about in _KEY_FILES]
         findings += asyncio.run(check_hosts(replace(config, hosts=remote)))
     return list(dict.fromkeys(findings))
 
@@ -269,7 +274,7 @@ def try_host(config: Config, host: HostConfig) -> tuple[Finding, ...]:
     """Returns the problems of this host, or one line that there are none."""
     from backupd.doctor.checks import check_all
 
-    findings = tuple(finding for finding in check_all(config, host) if finding.about in (host.name, "ssh key", "known_hosts"))
+    findings = tuple(finding for finding in check_all(config, host) if finding.about in (host.name, *_KEY_FILES))
     if host.address:
         from backupd.hosts.cli.reach import probe
 
@@ -277,6 +282,8 @@ def try_host(config: Config, host: HostConfig) -> tuple[Finding, ...]:
     return findings or (Finding("source", "ok", "all of its paths are folders of this machine", subject=host.name),)
 
 
+_KEY_FILES = ("ssh key", "restore key", "known_hosts")
+"""What the findings about the files of ssh are about."""
 _WAY = {"address", "port", "paths", "rsync_path", "ssh_options", "group"}
 """Keys about the connection and the paths of a host."""
 
@@ -304,7 +311,7 @@ def complete_words(ctx: click.Context, param: click.Parameter, incomplete: str) 
 def _values(ctx: click.Context, name: str) -> list[str]:
     if name == "group" and (config := completing_config(ctx)):
         return list(config.groups)
-    return ["true", "false"] if name in KEYS and KEYS[name].kind is FLAG else []
+    return list(KEYS[name].kind.words) if name in KEYS else []
 
 
 @command.command("set")

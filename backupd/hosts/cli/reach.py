@@ -1,13 +1,22 @@
-"""Makes a host reachable, step by step: our key, its key, the line for its authorized_keys, and a test."""
+"""Makes a host reachable, step by step: our keys, its key, the lines for its authorized_keys, and a test."""
 
 import asyncio
 from dataclasses import dataclass, replace
 
 from backupd.doctor.host_checks import check_hosts
 from backupd.hosts.cli.questions import Prompter
-from backupd.hosts.ssh_keys import ask_host_key, authorized_line, is_known, learn, make_key, name_of
+from backupd.hosts.ssh_keys import (
+    ask_host_key,
+    authorized_line,
+    is_known,
+    learn,
+    make_key,
+    name_of,
+    restore_line,
+    user_of,
+)
 from btrkeep.cli.output import call_of
-from btrkeep.config import Config, HostConfig
+from btrkeep.config import Config, HostConfig, page
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.rsync_meaning import ExitCause
 from btrkeep.errors import OperatorError
@@ -19,11 +28,13 @@ class ReachResult:
     """The result."""
 
     line: str | None
-    """The line for the host's authorized_keys; None if the host needs none, because it has no address."""
+    """The line of the key for backups in the host's authorized_keys; None if the host needs none, because it has no address."""
+    restoring: str | None
+    """The line of the restore key; None as for `line`."""
     host_key_known: bool
     """True if known_hosts has the host's key."""
     findings: tuple[Finding, ...]
-    """What is wrong."""
+    """The problems."""
 
     @property
     def good(self) -> bool:
@@ -31,23 +42,24 @@ class ReachResult:
 
 
 def reach(prompter: Prompter, config: Config, host: HostConfig, *, accept: bool) -> ReachResult:
-    """Creates missing keys and tests whether the host accepts them. On a terminal it waits until it does."""
+    """Creates missing keys and tests whether the host accepts the one for backups. On a terminal it waits until it does."""
     if not host.address:
-        return ReachResult(None, True, ())
-    key = config.ssh.key
+        return ReachResult(None, None, True, ())
+    key, restore_key = config.ssh.key, config.ssh.key_for_restores
     prompter.say(f"{key} {'is the new key for all hosts' if make_key(key) else 'is the key; it existed already'}")
-    line = authorized_line(key, host.address)
+    if make_key(restore_key, "btrkeep-restore"):
+        prompter.say(f"{restore_key} is the new key for restores to hosts")
+    lines = authorized_line(key, host), restore_line(restore_key, host)
     if not _host_key(prompter, config, host, accept):
-        _say_line(prompter, host, line)
-        return ReachResult(line, False, ())
+        _say_lines(prompter, host, *lines)
+        return ReachResult(*lines, False, ())
     findings = probe(config, host)
-    if _refused(findings):
-        _say_line(prompter, host, line)
+    _say_lines(prompter, host, lines[0] if _refused(findings) else None, lines[1])
     while _refused(findings) and prompter.asks and prompter.ask("Press Enter when the line is there, or q to skip this", "") != "q":
         findings = probe(config, host)
         if _refused(findings):
             prompter.say(f"{host.name} still does not accept the key")
-    return ReachResult(line, True, findings)
+    return ReachResult(*lines, True, findings)
 
 
 def probe(config: Config, host: HostConfig) -> tuple[Finding, ...]:
@@ -80,8 +92,16 @@ def _host_key(prompter: Prompter, config: Config, host: HostConfig, accept: bool
     return True
 
 
-def _say_line(prompter: Prompter, host: HostConfig, line: str) -> None:
-    user = (host.address or "").rpartition("@")[0] or "root"
-    home = "/root" if user == "root" else f"~{user}"
-    prompter.say(f"\nOn the host, add this line to {home}/.ssh/authorized_keys. It lets the key read with rsync, and nothing else.")
-    prompter.say(f"\n{line}\n")
+def _say_lines(prompter: Prompter, host: HostConfig, line: str | None, restoring: str) -> None:
+    """Prints what to add on the host. `line`: that of the key for backups; None: the host has it."""
+    user = user_of(host)
+    file = f"{'/root' if user == 'root' else f'~{user}'}/.ssh/authorized_keys"
+    if line is not None:
+        reads = "takes snapshots and reads with rsync" if host.snapshots != "off" else "reads with rsync"
+        prompter.say(f"\nOn the host, add this line to {file}. The backup key {reads}, and does nothing else.")
+        prompter.say(f"\n{line}")
+    prompter.say(f"\nFor restores to the host (optional), add this line to {file}. The restore key only writes, and only below")
+    prompter.say(
+        f"the folders in [restore] of /etc/btrkeep-source.conf there. It needs btrkeep-source on the host: {page('sources')}"
+    )
+    prompter.say(f"\n{restoring}\n")

@@ -243,6 +243,7 @@ def _answer(config: Config, host: HostConfig, result: ReachResult, findings: tup
         "config": str(config.file),
         "host": host.name,
         "authorized_keys": result.line,
+        "authorized_keys_restore": result.restoring,
         "host_key_known": result.host_key_known,
         "ready": ready,
         "problems": [check_as_json(finding) for finding in findings if finding.level in ("warning", "error")],

@@ -148,8 +148,8 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
     With --against-source, rsync compares checksums with the host. If a file has the same size and time but different content, it is
     damaged in the backup, or was changed on the host and given its old time. The next run fetches it again.
 
-    Exit status 0: nothing is damaged or altered; 1: a file or backup is, or a backup could not be compared with its seal; 3:
-    another verify is running.
+    Exit status 0: nothing is damaged or altered; 1: a file or backup is, or a backup could not be read, or not be compared with its
+    seal; 3: another verify is running.
     """
     given = VerifyOptions(**options)
     with opened(ctx, writes=not given.dry_run) as context:
@@ -237,6 +237,7 @@ class _VerifyRun:
             self.progress.clear()
             if isinstance(result, OperatorError):
                 print_error(result)
+                self.unreadable += isinstance(result, DataUnreadable)
             else:
                 self._add(*result)
 

@@ -196,7 +196,7 @@ img{width:100%;max-width:18rem;image-rendering:pixelated;border:1px solid var(--
 @media print{:root{color-scheme:light}main{max-width:none}}
 """
 _SHOWN = (  # name, text below the name, number of a night, format of the axis
-    ("score", "the lower, the less is in small pieces", lambda night: night.score, "number"),
+    ("score", "lower means fewer small pieces", lambda night: night.score, "number"),
     ("fragments", "free extents in data block groups", lambda night: night.fragments, "number"),
     ("night_seconds", "writing a night", lambda night: night.night_seconds, "seconds"),
     ("expiry_seconds", "of each night", lambda night: night.expiry_seconds, "seconds"),

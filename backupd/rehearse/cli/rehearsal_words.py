@@ -54,7 +54,7 @@ class RehearsalResult:
     """The result of a rehearsal."""
 
     plan: RehearsalPlan
-    """What was rehearsed."""
+    """The plan of the rehearsal."""
     facts: ServerFacts
     """The server that it imitates."""
     place: Place

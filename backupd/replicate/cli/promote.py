@@ -101,7 +101,7 @@ def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_ru
     differences.
 
     A HOST may be a pattern, such as '*'; hosts that the other pool does not back up are then unchanged. Refused if this pool
-    and the other one share no backup of a host, or if a named host is not backed up there. Backups that only this pool has are
+    and the other pool share no backup of a host, or if a named host is not backed up there. Backups that only this pool has are
     listed; they are not sent to the other pool.
     """
     with opened(ctx, writes=not dry_run) as context:

@@ -25,6 +25,7 @@ from backupd.repo.pool_context import PoolContext, open_configured, require_priv
 from backupd.repo.publish import fetched_hosts
 from backupd.rsync.bandwidth import buckets_of
 from backupd.rsync.command import passes, rsync_command
+from backupd.rsync.snapshot_session import in_session
 from backupd.run.cli.night_view import NightLines, NightStatus, result_fields, result_line
 from backupd.run.host_order import PlannedHost, plan
 from backupd.run.run_context import HostResult, NightEvent
@@ -44,7 +45,7 @@ from btrkeep.units import printable
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Which hosts run, and when; names of hosts are no part of these options."""
+    """Which hosts run, and when; names of hosts are not part of these options."""
 
     everything: bool
     catch_up: bool
@@ -192,6 +193,9 @@ def exit_status(results: Sequence[HostResult], signalled: int) -> int:
     return Exit.OK if all(result.good for result in results) else Exit.ATTENTION
 
 
+_SESSION = "SESSION"
+
+
 def _say_plan(context: PoolContext, planned: Sequence[PlannedHost], as_json: bool) -> None:
     """Prints what would run, in order, with the rsync commands; changes nothing."""
     entries = [(entry, _commands(context, entry) if entry.runs else []) for entry in planned]
@@ -201,6 +205,8 @@ def _say_plan(context: PoolContext, planned: Sequence[PlannedHost], as_json: boo
             print_wrapped(f"{entry.host.name}: {'would run' if entry.runs else 'would not run'}: {printable(entry.reason)}", "    ")
             for words in commands:
                 click.echo("    " + printable(paste_line(words)))
+            if commands and entry.host.snapshots != "off":
+                print_wrapped(f"    {_SESSION} is the name of the session that btrkeep-source begins on the host first", "    ")
         running = sum(entry.runs for entry in planned)
         print_wrapped(f"{running} of {len(planned)} hosts would run, {context.config.backup.concurrency} at a time")
 
@@ -211,7 +217,7 @@ def _say_plan(context: PoolContext, planned: Sequence[PlannedHost], as_json: boo
 
 
 def _commands(context: PoolContext, entry: PlannedHost) -> list[tuple[str, ...]]:
-    host = entry.host
+    host = entry.host if entry.host.snapshots == "off" else in_session(entry.host, _SESSION)
     try:
         based = find_base(context.pool, host.name, context.clock.now()) is not None
     except OperatorError:  # the run itself reports it; the plan of the other hosts is still printed

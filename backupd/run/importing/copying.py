@@ -97,7 +97,7 @@ def copy_tree(
             for walked_folder in walked:
                 _make_folders(target, walked_folder.path, walked_folder.folders)
                 begin = walked_folder.path + b"/" if walked_folder.path else b""
-                names = [(entry.name, begin + entry.name, entry.inode()) for entry in walked_folder.others]
+                names = [(name, begin + name, inode) for name, inode in zip(walked_folder.names, walked_folder.inodes, strict=True)]
                 wanted = [(name, inode, path in alike) for name, path, inode in names if path not in skip]
                 how = [(name, inode, FileMatch.CONTENT if doubt else same) for name, inode, doubt in wanted]
                 yield _Folder(walked_folder.path, _digest(attributes_of(walked_folder.fd, walked_folder.status)), how)

@@ -349,7 +349,7 @@ def _plausible_time(moment: datetime) -> datetime | None:
 
 
 def _stamped(status: os.stat_result) -> datetime | None:
-    """Returns a folder's time, which a host may have chosen; None if it is no date of the calendar."""
+    """Returns a folder's time, which a host may have chosen; None if it is not a date of the calendar."""
     try:
         return _plausible_time(datetime.fromtimestamp(status.st_mtime).astimezone())
     except (ValueError, OverflowError, OSError):

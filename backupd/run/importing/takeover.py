@@ -48,7 +48,7 @@ _EMPTY = 2  # inode of the empty folder that a snapshot has instead of a nested 
 
 @dataclass(slots=True)
 class TakenTree:
-    """What a snapshot has."""
+    """The content of a snapshot."""
 
     files: int = 0
     """Number of regular files."""

@@ -38,12 +38,12 @@ from btrkeep.units import printable
 class TreeLinks:
     """A tree compared with the one before it; all names are relative to it.
 
-    `changed`: what is not a folder and has another inode, with that; `alike`: files of these that are as large and old as before.
-    `folders`: those that are new or have other attributes, and those in which a name came, went or changed, with their attributes;
-    the tree itself is b"", and each comes after the one above it. `gone`: names that no longer exist, or are of another
-    kind. `groups`: names that are hard links of each other, those first that the tree before has with the same inode. `files`: how
-    many regular files there are; `new_bytes`: the room on the disk of those that have another inode, each file once; `grown`: by
-    how many bytes files and symlinks are more than before. `digests`: of all folders, for the tree after it.
+    `changed`: names that are not folders and have another inode, with that; `alike`: files of these with the previous size and
+    time. `folders`: new folders, those with other attributes, and those in which a name was added, removed or changed, with their
+    attributes; the tree itself is b"", and each comes after the folder above it. `gone`: names that no longer exist, or have
+    another type. `groups`: names that are hard links of each other, first those with the same inode in the tree before. `files`:
+    the number of regular files; `new_bytes`: the allocated bytes of those with another inode, each file once; `grown`: the bytes
+    by which files and symlinks have grown. `digests`: of all folders, for the tree after it.
 
     `is_compared`: whether there was a tree before whose inodes could be compared; the first four are empty without.
     """
@@ -114,13 +114,14 @@ class _Comparison:
         try:
             old = inodes_by_name(above) if above is not None else {}
             self._was_none |= {begin + name for name in folder.folders if old.get(name) != IS_FOLDER}
-            now = {entry.name: entry.inode() for entry in folder.others} | dict.fromkeys(folder.folders, IS_FOLDER)
+            names = folder.names
+            now = dict(zip(names, folder.inodes, strict=True)) | dict.fromkeys(folder.folders, IS_FOLDER)
             gone = _gone(old, now)
             tree_links.grown -= sum(_size_of(above, name) for name in gone if above is not None)
-            changed = [entry for entry in folder.others if old.get(entry.name) != now[entry.name]]
-            for entry in changed:
-                has = above is not None and old.get(entry.name, IS_FOLDER) != IS_FOLDER
-                self._changed(entry, begin + entry.name, os.stat(entry.name, dir_fd=above, follow_symlinks=False) if has else None)
+            changed = [pair for pair in zip(names, folder.others, strict=True) if old.get(pair[0]) != now[pair[0]]]
+            for name, entry in changed:
+                has = above is not None and old.get(name, IS_FOLDER) != IS_FOLDER
+                self._changed(entry, begin + name, os.stat(name, dir_fd=above, follow_symlinks=False) if has else None)
             if self._before is None:
                 return
             tree_links.gone += [begin + name for name in gone]
@@ -132,7 +133,7 @@ class _Comparison:
             if above is not None:
                 os.close(above)
 
-    def _changed(self, entry: "os.DirEntry[bytes]", path: bytes, then: os.stat_result | None) -> None:
+    def _changed(self, entry: "os.DirEntry[str]", path: bytes, then: os.stat_result | None) -> None:
         tree_links, now = self._found, entry.stat(follow_symlinks=False)
         tree_links.grown += _size(now) - (_size(then) if then else 0)
         is_file = stat.S_ISREG(now.st_mode)
@@ -186,7 +187,7 @@ def superfluous(tree: int, copy: int, seen: FolderDigests, goes_on: Callable[[],
         except (FileNotFoundError, NotADirectoryError):  # the entry that replaced it was found in the parent folder
             continue
         with ClosingFd(fd):
-            now = dict.fromkeys((entry.name for entry in folder.others), 0) | dict.fromkeys(folder.folders, IS_FOLDER)
+            now = dict.fromkeys(folder.names, 0) | dict.fromkeys(folder.folders, IS_FOLDER)
             begin = folder.path + b"/" if folder.path else b""
             names += [begin + name for name in _gone(inodes_by_name(fd), now)]
     return names
@@ -201,9 +202,11 @@ def _groups(tree: int, twice: set[int], tree_links: TreeLinks, goes_on: Callable
     names = dict[int, list[bytes]]()
     for folder in walk_again(tree, tree_links.digests, goes_on):
         begin = folder.path + b"/" if folder.path else b""
-        for entry in folder.others:
-            if entry.inode() in twice:
-                names.setdefault(entry.inode(), []).append(begin + entry.name)
+        if twice.isdisjoint(folder.inodes):
+            continue
+        for name, inode in zip(folder.names, folder.inodes, strict=True):
+            if inode in twice:
+                names.setdefault(inode, []).append(begin + name)
     groups = [sorted(group, key=tree_links.changed.__contains__) for group in names.values() if len(group) > 1]
     for group in groups:
         _require_links(tree, group)

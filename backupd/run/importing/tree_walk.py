@@ -3,12 +3,13 @@
 import errno
 import os
 import re
+import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from hashlib import blake2b
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import NamedTuple
 
 from btrkeep.descriptors import ClosingFd
@@ -68,16 +69,22 @@ class FolderDigests:
 class WalkedFolder(NamedTuple):
     """A folder of a tree, open as `fd` until the next one is requested: its path in the tree, its status, the names of its folders,
     and the other names with their `inodes`, `files` of which are regular files. All are in the order of their inodes, which is
-    mostly the order on the disk.
+    mostly the order on the disk. `joined`: the other names as bytes, with a NUL after each but the last.
     """
 
     path: bytes
     fd: int
     status: os.stat_result
     folders: list[bytes]
-    others: list["os.DirEntry[bytes]"]
+    others: list["os.DirEntry[str]"]
+    joined: bytes
     inodes: "array[int]"
     files: int
+
+    @property
+    def names(self) -> list[bytes]:
+        """Returns the other names. Most folders are unchanged, so nothing needs the names in them."""
+        return self.joined.split(b"\0") if self.others else []
 
 
 def digest_of(folder: WalkedFolder) -> bytes:
@@ -86,8 +93,7 @@ def digest_of(folder: WalkedFolder) -> bytes:
     Different folders have different data: it starts with the number of numbers and names, and no name contains a NUL.
     """
     content = folder.path, sorted(folder.folders), attributes_of(folder.fd, folder.status), len(folder.others)
-    text = repr(content).encode() + folder.inodes.tobytes() + b"\0".join([entry.name for entry in folder.others])
-    return blake2b(text, digest_size=_DIGEST).digest()
+    return blake2b(b"%a%b%b" % (content, folder.inodes.tobytes(), folder.joined), digest_size=_DIGEST).digest()
 
 
 def require_one_numbering(tree: int) -> None:
@@ -134,20 +140,25 @@ def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder,
             status = os.fstat(fd)
             if status.st_dev != device:
                 raise UnprovenTree(f"{printable(path)} in it is another filesystem or subvolume", "import that as a separate tree")
-            with os.scandir(b"/proc/self/fd/%d" % fd) as unsorted:
-                entries = sorted(unsorted, key=_INODE)
-            files, names, others = [entry for entry in entries if entry.is_file(follow_symlinks=False)], list[bytes](), entries
-            if len(files) < len(entries):
-                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-                others = [entry for entry in entries if not entry.is_dir(follow_symlinks=False)] if names else entries
+            with os.scandir(fd) as unsorted:
+                others = sorted(unsorted, key=_INODE)
+            files, names = sum(map(_IS_FILE, others)), list[bytes]()
+            if files < len(others):
+                names = [_encoded(entry.name) for entry in others if _IS_FOLDER(entry)]
+                others = [entry for entry in others if not _IS_FOLDER(entry)] if names else others
             if others and not is_proven:
-                _require_inodes(fd, path, (files or others)[-1], device)
+                _require_inodes(fd, path, next(filter(_IS_FILE, reversed(others)), others[-1]), device)
                 is_proven = True
             waiting += [path + b"/" + name if path else name for name in reversed(names)]
-            yield WalkedFolder(path, fd, status, names, others, array("Q", map(_INODE, others)), len(files))
+            joined = _encoded("\0".join(map(_NAME, others)))
+            yield WalkedFolder(path, fd, status, names, others, joined, array("Q", map(_INODE, others)), files)
 
 
-def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[bytes]", device: int) -> None:
+def _encoded(name: str) -> bytes:
+    return name.encode(*_ENCODING)
+
+
+def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[str]", device: int) -> None:
     """Raises UnprovenTree if the inode number in a listing is not that of the file, or belongs to another filesystem. libfuse
     invents numbers unless the filesystem has its own, and overlayfs has files of several filesystems in one folder.
     """
@@ -155,11 +166,11 @@ def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[bytes]", devic
         status = os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
         if (status.st_dev, status.st_ino) == (device, entry.inode()):
             return
-        if status.st_dev == device and status.st_ino == inodes_by_name(folder).get(entry.name):
+        if status.st_dev == device and status.st_ino == inodes_by_name(folder).get(_encoded(entry.name)):
             return  # it was replaced: the copying code reports it
     except FileNotFoundError:
         return
-    name, kind = printable(path + b"/" + entry.name if path else entry.name), filesystem_of(folder)
+    name, kind = printable(path + b"/" + _encoded(entry.name) if path else entry.name), filesystem_of(folder)
     if status.st_dev != device:
         raise UnprovenTree(
             f"{name} in it is on another filesystem than its folder ({kind}), so inode numbers do not identify files",
@@ -178,7 +189,7 @@ def filesystem_of(folder: int) -> str:
 
 
 def walk_again(tree: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> Generator[WalkedFolder, None, None]:
-    """Does the same as `walk_tree` for a tree that was read before. Raises OSError for a folder that is not as it was `seen`: a
+    """Does the same as `walk_tree` for a tree that was read before. Raises OSError for a folder that differs from `seen`: a
     name was added, removed or became another file, so the results about the tree are no longer correct.
     """
     with closing(walk_tree(tree, goes_on)) as walked:
@@ -193,14 +204,17 @@ def walk_again(tree: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> G
 
 
 COPY_IT = "copy all its trees with one `rsync -aHAX`, on the machine with its disk, to a filesystem such as ext4, and import that"
-_INODE = methodcaller("inode")
+_ENCODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+# Called by the interpreter itself for each name: a comprehension takes twice as long.
+_INODE, _NAME = methodcaller("inode"), attrgetter("name")
+_IS_FILE, _IS_FOLDER = methodcaller("is_file", follow_symlinks=False), methodcaller("is_dir", follow_symlinks=False)
 IS_FOLDER = -1  # instead of an inode number: folders are never hard-linked
 
 
 def inodes_by_name(folder: int) -> dict[bytes, int]:
     """Returns the names in an open folder, with the inode of each."""
-    with os.scandir(b"/proc/self/fd/%d" % folder) as entries:
-        return {entry.name: IS_FOLDER if entry.is_dir(follow_symlinks=False) else entry.inode() for entry in entries}
+    with os.scandir(folder) as entries:
+        return {_encoded(entry.name): IS_FOLDER if _IS_FOLDER(entry) else entry.inode() for entry in entries}
 
 
 def attributes_of(folder: int, status: os.stat_result) -> Attributes:

@@ -26,7 +26,7 @@ class Verb:
     arguments: Mapping[str, Argument]
     """Its arguments by name."""
     right: Right
-    """Who may use it."""
+    """The right that a user needs."""
     limit: ConcurrencyLimit = field(compare=False)
     """How many run at once, shared with other verbs."""
     longest: int = LIST_BYTES + (512 << 10)

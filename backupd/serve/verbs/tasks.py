@@ -15,7 +15,7 @@ from backupd.serve.start_job import begin, is_under_way, require_free
 from backupd.serve.verbs.files import reading
 from btrkeep.catalogue import PastRuns
 from btrkeep.decisions.due import A_DAY, RequestDelay, RequestedRun, next_request
-from btrkeep.errors import PoolUnusable
+from btrkeep.errors import READ_ONLY_HINT, PoolUnusable
 from btrkeep.pool.mounts import mount_options
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.viewer import AnswerSize
@@ -35,7 +35,7 @@ def run(call: Call) -> dict[str, Any]:
     if host not in call.service.config().hosts:
         raise RequestRefused(f"{host} is not configured", "only configured hosts can be backed up", "missing", is_public=True)
     if "ro" in mount_options(call.service.pool().path):
-        raise PoolUnusable("the pool is read-only", "check the kernel's messages (dmesg), then mount it read-write")
+        raise PoolUnusable("the pool is read-only", READ_ONLY_HINT)
     if call.peer.uid != ROOT or call.viewer.session:
         require_free(call.service, host, call.who)  # the name of the running job is more useful than the time until the next run
         _require_distance(call, host)

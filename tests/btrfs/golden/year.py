@@ -1,11 +1,11 @@
 """The expected result of a year of nights (tests/beds/year.py), computed naively: without backupd's code, from scratch every day.
 
-GNU date says which day, week, month and year a moment lies in, in Berlin; everything else is lists of text. The golden list beside
+GNU date determines the day, week, month and year of a moment, in Berlin; everything else is lists of text. The golden list beside
 it is made by
 
     python -m tests.btrfs.golden.year
 
-It has one line for each backup that is there, on some mornings and at the end: host, label, what it is, why it is kept or goes.
+It has one line for each existing backup, on some mornings and at the end: host, label, state, and why it is kept or deleted.
 """
 
 import subprocess

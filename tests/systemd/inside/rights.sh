@@ -52,6 +52,8 @@ before = ["/payload/hook"]
 daily = 1
 min_keep = 1
 grace = "1s"
+[drill]
+load = ["/root/own/secret grep -x secret $DUMP && touch /tmp/there"]
 [expiry]
 mount_option = "nossd"
 '
@@ -97,7 +99,7 @@ show btrkeep-boot@main.service Result SubState >boot-stopped
 cp /srv/backup/.btrkeep/boot.json boot-ended
 
 # --- the other jobs, each by its unit
-for job in sample heatmap balance scrub verify news; do
+for job in sample heatmap balance scrub verify news drill; do
     attempt "btrkeep-$job@main.service"
     show "btrkeep-$job@main.service" StatusText Result >"$job"
 done
@@ -105,6 +107,7 @@ ls /var/lib/btrkeep/main/pictures >pictures
 btrfs scrub status -R /srv >scrubbed
 sqlite3 /var/lib/btrkeep/main/catalogue.sqlite 'select count(*) from sample' >samples
 sqlite3 /var/lib/btrkeep/main/catalogue.sqlite 'select count(*) from score' >scores
+sqlite3 /var/lib/btrkeep/main/catalogue.sqlite "select value from about where name like 'drill:%'" >drilled
 
 # --- expiry: of three backups the one between the first of the day and the newest goes, under another mount option; killed meanwhile
 for _ in 1 2; do

@@ -1,6 +1,7 @@
-"""What an attacker on the dashboard could do: running as its user, with its files, both sockets and the tokens of sessions.
+"""The possible actions of an attacker on the dashboard: running as its user, with its files, both sockets and the tokens of
+sessions.
 
-Prints a line of JSON for each thing that was tried: its name, and "could", "could not", or how it was refused.
+Prints a line of JSON for each attempt: its name, and "could", "could not", or how it was refused.
 `takeover.py words` first, as root: it logs people in, as the dashboard would, and prints the words of their sessions;
 `takeover.py run-as-root` prints the name of a job.
 """

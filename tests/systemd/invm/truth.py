@@ -1,10 +1,10 @@
 """The content of two pools, by this program and SHA-256 alone, compared with their sources.
 
-    truth.py change NUMBER FOLDER...  makes another version of each, and notes what it is
-    truth.py trees FIRST TOP          makes two dated trees below TOP, the first of them the FIRSTth, and notes them
-    truth.py look [HOST NUMBER]       prints what is wrong; of that host only the newest NUMBER backups have to be there
+    truth.py change NUMBER FOLDER...  makes another version of each, and records it
+    truth.py trees FIRST TOP          makes two dated trees below TOP, the first of them the FIRSTth, and records them
+    truth.py look [HOST NUMBER]       prints errors; of that host only the newest NUMBER backups have to exist
 
-A complete backup has to be read-only and equal to what was noted, and what was complete at an earlier look has to be there.
+A complete backup has to be read-only and equal to the recorded version, and a backup that was complete before has to exist.
 """
 
 import hashlib
