@@ -90,6 +90,7 @@ NOT_CLONED = {errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP}
 NOT_AS_IT_IS = {errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSPC}
 """Of an encoded write: an older kernel, a pool without checksums, or no free extent that is large enough."""
 XATTR_REFUSED = {errno.EOPNOTSUPP, errno.EINVAL, errno.E2BIG, errno.ERANGE, errno.EPERM}
+INHERITED = ("system.posix_acl_", "btrfs.")
 MOST_SAMPLES = 3
 PROGRESS = 1.0  # seconds
 
@@ -113,6 +114,7 @@ class Applier:
         self._path: bytes | None = None
         self._fd = self._size = self._links = 0
         self._has_data = False
+        self._top_times = (0, 0)
 
     # --- files that are written ---------------------------------------------------------------------------------------------
     def _file(self, path: bytes) -> int:
@@ -248,11 +250,13 @@ class Applier:
     def make_file(self, path: bytes, _: "dict[int, Any]") -> None:
         folder, name = self.here.above(path)
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder))
+        _remove_inherited(folder, name)
         self._made(1)
 
     def make_folder(self, path: bytes, _: "dict[int, Any]") -> None:
         folder, name = self.here.above(path)
         os.mkdir(name, 0o700, dir_fd=folder)
+        _remove_inherited(folder, name)
         self._made()
 
     def make_node(self, path: bytes, attributes: "dict[int, Any]") -> None:
@@ -270,6 +274,7 @@ class Applier:
     def _make_node(self, path: bytes, kind: int, device: int = 0) -> None:
         folder, name = self.here.above(path)
         os.mknod(name, kind | 0o600, device, dir_fd=folder)
+        _remove_inherited(folder, name)
         self._made()
 
     def make_symlink(self, path: bytes, attributes: "dict[int, Any]") -> None:
@@ -361,10 +366,15 @@ class Applier:
     def chown(self, path: bytes, attributes: "dict[int, Any]") -> None:
         uid, gid = number(attributes, A_UID, (1 << 32) - 2), number(attributes, A_GID, (1 << 32) - 2)
         folder, name = self._place(path)
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         os.chown(name, uid, gid, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID):  # the kernel clears them, and a stream only has new modes
+            os.chmod(name, stat.S_IMODE(mode), dir_fd=folder)
 
     def set_times(self, path: bytes, attributes: "dict[int, Any]") -> None:
         times = moment(attributes[A_ATIME]), moment(attributes[A_MTIME])
+        if not path:
+            self._top_times = times
         folder, name = self._place(path)
         os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
 
@@ -377,6 +387,8 @@ class Applier:
         if command != (SNAPSHOT if self.parent else SUBVOL):
             raise StreamError(DOES_NOT_FIT, "the stream is not the requested one")
         self.own = identity(attributes, A_UUID, A_CTRANSID)
+        top = os.fstat(self.here.root)
+        self._top_times = top.st_atime_ns, top.st_mtime_ns
         if self.parent and (parent := identity(attributes, A_CLONE_UUID, A_CLONE_CTRANSID)) != self.parent:
             raise StreamError(DOES_NOT_FIT, f"the stream is a difference to {parent}, not to {self.parent}")
 
@@ -395,9 +407,26 @@ class Applier:
         if self.base:
             self.base.tidy()
 
+    def finish(self) -> None:
+        """Ends the stream. Each new file begins with another name at the top, which changes the top's times; the stream has them
+        only if they changed on the host. Raises OSError.
+        """
+        self.close()
+        os.utime(self.here.root, ns=self._top_times)
+
     def result(self) -> "dict[str, Any]":
         """Returns the JSON object of the result."""
         return {"own": self.own, "numbers": self.numbers, "not_kept": self.not_kept, "samples": self.samples}
+
+
+def _remove_inherited(folder: int, name: bytes) -> None:
+    """Removes the ACLs and the compression that a new file has from the top, where its stream makes it under another name. The
+    stream has those that it has on the host.
+    """
+    os.fchdir(folder)
+    for attribute in os.listxattr(name, follow_symlinks=False):
+        if attribute.startswith(INHERITED):
+            os.removexattr(name, attribute, follow_symlinks=False)
 
 
 def _xattr_name(attributes: "dict[int, Any]") -> bytes:
@@ -448,7 +477,7 @@ def apply_stream(stream: "BinaryIO", applier: Applier, progress: "Callable[[int]
             progress(received)
     if applier.own is None:
         raise bad("the stream has no subvolume")
-    applier.close()
+    applier.finish()
     progress(received)
 
 
