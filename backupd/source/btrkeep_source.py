@@ -492,7 +492,7 @@ def own_snapshots(top: int) -> Dict[str, Tuple[int, int]]:
     for _, content in tree_items(top, ROOT_TREE, tree, ROOT_REF):
         folder, _, length = struct.unpack_from("=QQH", content)
         name = os.fsdecode(content[18 : 18 + length])
-        if SESSION.fullmatch(name.rpartition(".")[0]):
+        if SESSION.fullmatch(name.rpartition(".")[0]) or KEPT.fullmatch(name):
             for _, inode in tree_items(top, tree, folder, INODE_ITEM):
                 owner, _, mode = struct.unpack_from("=III", inode, 44)
                 if owner == os.geteuid() and not mode & 0o077:
@@ -1509,13 +1509,23 @@ def folders_above(path: str) -> List[List[Any]]:
 def remove_old_kept(mounts: Iterable[MountEntry], server: Optional[str], paths: Sequence[str]) -> None:
     """Removes kept snapshots, of that server or of all, of paths that were not backed up for long."""
     for mount in mounts:
-        if mount.kind != "btrfs" or mount.read_only or mount.point in paths:
+        if mount.kind != "btrfs" or mount.read_only:
             continue
-        with contextlib.suppress(OSError):
-            for name in snapshots_in(mount.point):
-                match = KEPT.fullmatch(name)
-                if match and server in (None, match.group(1)) and time.time() - _time_in(match.group(2)) > OLDEST_KEPT:
-                    remove_btrfs({"folder": mount.point, "name": name})
+        folders = [mount.point]
+        with contextlib.suppress(OSError), opened(mount.point) as top:  # a subvolume need not be mounted itself
+            nested = [name for name in nested_subvolumes(top) if not set(NEVER) & set(name.split("/"))]
+            folders += [os.path.join(mount.point, name) for name in nested]
+        for folder in folders:
+            if folder not in paths:
+                with contextlib.suppress(OSError):
+                    _remove_old_kept_of(folder, server)
+
+
+def _remove_old_kept_of(folder: str, server: Optional[str]) -> None:
+    for name in snapshots_in(folder):
+        match = KEPT.fullmatch(name)
+        if match and server in (None, match.group(1)) and time.time() - _time_in(match.group(2)) > OLDEST_KEPT:
+            remove_btrfs({"folder": folder, "name": name})
 
 
 def _time_in(text: str) -> float:

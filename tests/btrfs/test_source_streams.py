@@ -144,6 +144,16 @@ def test_only_allowed_paths_and_known_words_are_sent(host: SourceHost, btrfs_mou
     assert "streams are not allowed" in host.refusal(f"btrkeep-source send-begin -- {tree}")
 
 
+def test_the_snapshots_of_a_path_that_is_no_longer_backed_up_are_removed(host: SourceHost, btrfs_mount: Path, tree: Path) -> None:
+    """After 30 days, by `clean`; also those of a subvolume that is not mounted by itself."""
+    begin(host, btrfs_mount, tree)
+    for top in (btrfs_mount, tree):
+        work("btrfs", "-q", "subvolume", "snapshot", "-r", top, top / HIDDEN / "office=20200101T000000Z-000001")
+    work(*host.words(), "clean")
+    assert [len(kept(top)) for top in (btrfs_mount, tree)] == [1, 1]
+    assert not [name for top in (btrfs_mount, tree) for name in kept(top) if "=2020" in name]
+
+
 def test_a_snapshot_that_users_put_into_the_folder_is_not_sent(host: SourceHost, btrfs_mount: Path, tree: Path) -> None:
     """A snapshot of another subvolume, or a writable one, with a name of ours."""
     (own,) = begin(host, tree)
