@@ -12,6 +12,7 @@ import pytest
 
 from tests.beds import exclusive_bytes, work
 from tests.beds import send_stream as made
+from tests.beds.faults import failing_disk
 from tests.beds.nights import Nights
 from tests.beds.source_program import HIDDEN, SourceHost
 from tests.beds.ssh import Sshd
@@ -80,6 +81,22 @@ def test_the_second_night_brings_only_the_difference(web1: Web1) -> None:
         assert second["numbers"][name] >= first["numbers"][name] - 10
     links = (web1.nights.data("web1", web1.srv) / "www/page").stat().st_nlink
     assert links == 2
+
+
+def test_compressed_data_that_the_disk_did_not_store_are_no_complete_backup(sshd: Sshd, make_btrfs: Callable[..., Path]) -> None:
+    """The kernel reports such a failed write to nobody. The plain stream that is requested then fails like rsync."""
+    top = make_btrfs(size="300M", options="compress-force=zstd")
+    with failing_disk() as disk:
+        web1 = Web1(Nights(disk.point), sshd, top)
+        (web1.srv / "text").write_bytes(b"".join(b"%d compressible words " % number for number in range(50_000)))
+        (web1.srv / "big").unlink()  # its data is not compressed
+        disk.fail()
+        assert "Input/output error" in web1.run("failed")["error"]
+        assert disk.failed_writes() > 0
+        disk.flag.unlink()
+        web1.run()
+        disk.read_again()
+        assert web1.differences() == []
 
 
 def test_a_host_changes_from_rsync_to_send_and_back_and_shares_its_data(web1: Web1) -> None:
