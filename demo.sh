@@ -13,7 +13,7 @@ cd "$TOP"
 # shellcheck source=scripts/ground.sh
 . scripts/ground.sh
 
-TOUR=(pool sources ssh_server configuration check first_night change second_night list sharing first_night_again restore
+TOUR=(pool sources ssh_server configuration check first_night change second_night list sharing first_night_again restore till
     weeks strip expiry what_is_left trends second_copy takeover damage old_history doctor fragments balance rehearse pictures dashboard)
 NAME=btrkeep-demo
 HEADER="btrkeep demo, format 1"
@@ -25,12 +25,13 @@ usage() {
     cat <<END
 usage: sudo ./demo.sh [--keep | --clean] [--no-serve] [--in FOLDER]
 
-Shows two nights of backups on a temporary btrfs, and restores an earlier
-version of a file; weeks of backups in a second pool, of which most expire;
-a third pool that replicates the second and takes over when it is lost; an
-import of a month of rsnapshot; score, balance and pictures of free space; a
-test of two settings on a temporary pool; and the dashboard, for a browser on
-this machine. At the end it removes everything except two pictures.
+Shows two nights of backups on a temporary btrfs, restores an earlier version
+of a file, and backs up a database that is being written; weeks of backups in
+a second pool, of which most expire; a third pool that replicates the second
+and takes over when it is lost; an import of a month of rsnapshot; score,
+balance and pictures of free space; a test of two settings on a temporary
+pool; and the dashboard, for a browser on this machine. At the end it removes
+everything except two pictures.
 Takes about a minute; the first time some minutes, to install missing Debian
 packages and a virtual environment in .venv.
 
@@ -489,6 +490,49 @@ step_restore() {
     try "backupd --config demo.toml restore shop@$first $DEMO/shop/photos/2.jpg --to-host"
     authorize
     (cd shop && grep ' ./photos/2.jpg$' ../first-night.sha256 | sha256sum --check --quiet) || fail "the photo has changed"
+}
+
+# A host whose files change all the time, and btrkeep-source on it. Its key's line stays: the program reads the shop too.
+step_till() {
+    local till
+    tell "A till writes to its database all the time. Its host has a btrfs, so btrkeep-source there makes a snapshot for each backup." \
+        "It is one file, and the only program that the key starts."
+    try_quietly "truncate -s 512M till.img && mkfs.btrfs -q till.img"
+    try "mkdir till && mount -o loop till.img till"
+    write_till
+    typed "python till.py sell till/sales.db &"
+    setsid python till.py sell till/sales.db </dev/null >/dev/null 2>&1 &
+    till=$!
+    cp "$TOP/backupd/source/btrkeep_source.py" btrkeep-source
+    printf 'restrict,command="%s" %s\n' "$DEMO/btrkeep-source --server demo --config $DEMO/source.conf --state $DEMO/source.d" \
+        "$(cat ssh/id_ed25519.pub)" >ssh/authorized_keys
+    try "cat ssh/authorized_keys"
+    printf '\n[host.till]\naddress = "root@127.0.0.1"\nport = %s\npaths = ["%s"]\nsnapshots = "required"\n' "$PORT" "$DEMO/till" >>demo.toml
+    try "tail -n 5 demo.toml"
+    try "backupd --config demo.toml run till"
+    try "backupd --config demo.toml browse till $DEMO/till"
+    tell "The database in the backup is whole, and of that moment. The till has sold more since."
+    try "cp -r pool/hosts/till/latest/data$DEMO/till till-in-the-backup && python till.py check till-in-the-backup/sales.db"
+    try "python till.py check till/sales.db"
+    kill "$till"
+}
+
+write_till() {
+    cat >till.py <<'END'
+import sqlite3, sys
+what, file = sys.argv[1:]
+till = sqlite3.connect(file, isolation_level=None, timeout=60)
+if what == "sell":
+    till.execute("CREATE TABLE booking (cents INTEGER, text TEXT)")
+    while True:
+        till.execute("BEGIN IMMEDIATE")
+        till.execute("INSERT INTO booking VALUES (280, hex(randomblob(500)))")
+        till.execute("INSERT INTO booking VALUES (-280, 'a black tea left the stock')")
+        till.execute("COMMIT")
+[[state]], [[bookings, total]] = till.execute("PRAGMA integrity_check"), till.execute("SELECT count(*), sum(cents) FROM booking")
+print(f"integrity: {state}, {bookings // 2} sales, the books add up to {total} cents")
+sys.exit(state != "ok" or total != 0)
+END
 }
 
 # The rehearsal: 24 nights from a Monday on, with the clock set by --now.

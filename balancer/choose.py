@@ -106,11 +106,11 @@ def _below(groups: DataBlockGroups, index: int, floors: Floors) -> str:
     if groups.used[index] == 0:
         return "it is empty, and the kernel removes empty block groups itself"
     if length < floors.min_length:
-        return f"its length of {format_size(length)} is below the floor of {format_size(floors.min_length)}"
+        return f"its length of {format_size(length)} is below the limit of {format_size(floors.min_length)}"
     if score < (least := floors.least_score(groups)):
-        return f"its score of {score:.1f} is below the floor of {least:.1f}"
+        return f"its score of {score:.1f} is below the limit of {least:.1f}"
     if benefit < floors.min_benefit:
-        return f"its benefit of {benefit:.1f} per GiB moved is below the floor of {floors.min_benefit:.1f}"
+        return f"its benefit of {benefit:.1f} per GiB moved is below the limit of {floors.min_benefit:.1f}"
     return ""
 
 

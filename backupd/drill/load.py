@@ -98,7 +98,8 @@ def _loaded(context: DrillContext, backup: Restorable, load: Load, folder: Path)
     for name in (_WORK, *_WRITABLE):
         (scratch / name).mkdir()
         os.chown(scratch / name, user.pw_uid, user.pw_gid)
-    scratch.chmod(0o755)  # the folder above is root's own
+    for place in (scratch, *scratch.iterdir()):  # bubblewrap enters them as root without privileges; the folder above is root's own
+        place.chmod(0o755)
     trial = run((*ENDS_WITH_US, *_confined(scratch, "true", user)), check=False)
     if trial.returncode:
         why = (trial.stderr.strip().splitlines() or [f"exit status {trial.returncode}"])[-1]

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from errno import EIO
 from functools import cache, partial
 from pathlib import Path
 from uuid import uuid4
@@ -37,6 +38,7 @@ from btrkeep.clock import moment, wait_for_tick
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.decisions.replication import HINTS, RemoteBackup, receive_cause
 from btrkeep.descriptors import ClosingFd, widen_pipe
+from btrkeep.pool.allocation import may_have_lost_data, read_allocation
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.subvolume import (
     NEWEST,
@@ -128,6 +130,7 @@ class Receiving:
     def __enter__(self) -> "Receiving":
         with ExitStack() as held:
             self._disk = held.enter_context(syncing(self._pool.path))  # before the first byte
+            self._allocation = read_allocation(self._pool.path)
             held.callback(self._discard)
             (self._pool.host(self._host) / RECEIVING).mkdir(mode=0o700)
             self._running = held.enter_context(ExitStack())
@@ -250,6 +253,8 @@ class Receiving:
             del whole[len(whole) - bool(fault) :]  # after any error, the last one is in doubt
         if whole:
             self._disk.sync()
+            if may_have_lost_data(self._allocation, read_allocation(self._pool.path)):
+                raise OSError(EIO, os.strerror(EIO), str(self._pool.path))
         for come, record in whole:
             yield come.expected, named(self._pool, come.expected, come.path, _unless(is_stopped)), record
         if problem:

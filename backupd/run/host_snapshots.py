@@ -52,6 +52,7 @@ class HostSnapshots:
         self.warnings: list[str] = []
         self._configured, self._ssh, self._connection, self._cancellation = host, ssh, connection, cancellation
         self._session: SnapshotSession | None = None
+        self._newest: SnapshotSession | None = None  # to be ended, whether the host has lost it or not
         self._refused = ""
         self._dumps: dict[str, HostDump] = {}
         self._read: dict[str, PathConsistency] = {}
@@ -89,6 +90,7 @@ class HostSnapshots:
 
     @Checkpoint("session of snapshots begun")
     def _begun(self, session: SnapshotSession) -> None:
+        self._newest = session
         self._session, self.host = session, in_session(self._configured, session.name, session.own)
         for dump in session.dumps:
             before = self._dumps.get(dump.name)
@@ -105,7 +107,7 @@ class HostSnapshots:
 
     async def end(self) -> None:
         """Ends the session, however the run ended. A failure is only a warning: the host deletes its snapshots later."""
-        session, self._session, self.host = self._session, None, self._configured
+        session, self._newest, self._session, self.host = self._newest, None, None, self._configured
         if not session:
             return
         ending = RunCancellation()  # not that of the run, which may be cancelled

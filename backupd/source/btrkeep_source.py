@@ -1364,8 +1364,12 @@ def _limit(full: str, root: str, allowed: Sequence[str], read_only: bool) -> Non
         try:
             _place(full, root, path, folders, read_only)
         except OSError as error:
+            if read_only and error.errno == errno.ENOENT:
+                continue  # nothing can be read there: a folder of dumps before the first one, or of a disk that was removed
             raise RefusedRequest(f"the allowed path {path} cannot be used ({error.strerror}); correct the configuration") from error
     for folder, status in reversed(folders):
+        if any(is_below(folder[len(root) :] or "/", path) for path in allowed):
+            continue  # an allowed folder is shown over it, as /etc over the one for ld.so.cache
         os.chown(folder, status.st_uid, status.st_gid)
         os.chmod(folder, stat.S_IMODE(status.st_mode))
         os.utime(folder, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -146,6 +146,21 @@ def read_allocation(path: Path) -> Allocation:
     return Allocation(_spaces([(space.flags, space.total_bytes, space.used_bytes) for space in spaces], devices), devices)
 
 
+_REDUNDANT = frozenset({"raid1", "raid10", "raid1c3", "raid1c4", "raid5", "raid6"})
+"""Profiles that lose no data if one device fails."""
+
+
+def may_have_lost_data(before: Allocation, after: Allocation) -> bool:
+    """Returns True if data written and synced between the two readings may be lost, by the devices' counters of failed writes.
+
+    The kernel reports a failed write of compressed data that came as it is (BTRFS_IOC_ENCODED_WRITE, as `btrfs receive` does) to no
+    fsync and no syncfs: the file has a hole there (seen with Linux 6.18).
+    """
+    written = {device.devid: device.errors[0] if device.errors else 0 for device in before.devices}
+    failing = [device for device in after.devices if device.errors is None or device.errors[0] > written.get(device.devid, 0)]
+    return len(failing) > (after.data_profile in _REDUNDANT)
+
+
 def _devices(fd: int) -> list[DeviceUse]:
     device_uses = []
     for devid in range(1, ioctl.fs_info(fd).max_id + 1):

@@ -158,9 +158,9 @@ def test_without_a_host_there_is_a_line_for_each_and_the_sum(site: Nights) -> No
         goes = [row["name"] for row in everything if row["host"] == host and not row["keep"]]
         assert line.split()[1:4] == [str(len(keeps)), str(len(goes)), min(keeps)]
     assert rows["left"].endswith("no retention policy, since it is not configured")
-    assert "left out: 3" in rows["web1"]
+    assert "skipped: 3" in rows["web1"]
     assert "--force web1" in rows["web1"]
-    assert "left out" not in rows["web2"]
+    assert "skipped" not in rows["web2"]
     kept = sum(row["keep"] for row in everything)
     assert lines[-1] == f"3 hosts: {kept} kept, {len(everything) - kept} to delete"
     assert everything[20 : 20 + DAYS] == explained(site, "web1") or [
@@ -176,15 +176,16 @@ def test_another_policy_is_compared_with_todays(site: Nights) -> None:
     change = today - (DAYS - len(wanted))
     lines = output_of(site, "web1", "--policy", rules).splitlines()
     assert lines[0] == "web1, with the policy daily 14, monthly 2; min_keep 1, grace 1d"
-    now = f"with the present policy {today}: {change} fewer"
-    assert lines[-1] == f"{len(wanted)} kept, {DAYS - len(wanted)} would be deleted; {now}"
+    now = f"{change} fewer than with the present policy ({today})"
+    assert lines[-1] == f"{len(wanted)} kept, {DAYS - len(wanted)} would be deleted, {now}"
     last = output_of(site, "--policy", "daily=1,weekly=0,monthly=0,min_keep=1").splitlines()[-1]
     goes = [host for host in ("left", "web1", "web2") for name in site.names(host)]
     gone = (DAYS - 2) + 4 + 19  # newest of each; of web1 the suspect one besides
     by_policy = today + sum(not row["keep"] for row in explained(site, "web2"))
-    now = f"with the present policy {by_policy}: {gone - by_policy} more"
-    assert last == f"3 hosts: {len(goes) - gone} kept, {gone} would be deleted; {now}"
-    assert output_of(site, "web2", "--policy", "daily=7").splitlines()[-1].endswith(": the same number")
+    now = f"{gone - by_policy} more than with the present policy ({by_policy})"
+    assert last == f"3 hosts: {len(goes) - gone} kept, {gone} would be deleted, {now}"
+    same = f", as many as with the present policy ({by_policy - today})"
+    assert output_of(site, "web2", "--policy", "daily=7").splitlines()[-1].endswith(same)
     done = site.backupd("retention", "explain", "--policy", "daily=1", "--json", "--now", NOW)
     assert done.stderr.startswith("note: ")
     assert len(json.loads(done.stdout)) == len(goes)

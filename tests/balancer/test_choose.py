@@ -149,9 +149,9 @@ def test_costs_decide_between_those_whose_costs_are_known_and_come_before_the_ot
     ("index", "floors", "output"),
     [
         (5, NONE, "it is empty, and the kernel removes empty block groups itself"),
-        (3, Floors(0, 0, 16 * MIB), "its length of 8.00 MiB is below the floor of 16.0 MiB"),
-        (0, Floors(25, 0), "its score of 19.0 is below the floor of 25.0"),
-        (0, Floors(0, 250), "its benefit of 51.4 per GiB moved is below the floor of 250.0"),
+        (3, Floors(0, 0, 16 * MIB), "its length of 8.00 MiB is below the limit of 16.0 MiB"),
+        (0, Floors(25, 0), "its score of 19.0 is below the limit of 25.0"),
+        (0, Floors(0, 250), "its benefit of 51.4 per GiB moved is below the limit of 250.0"),
         (1, Floors(), ""),
     ],
 )

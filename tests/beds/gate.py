@@ -20,6 +20,18 @@ PROTECTIONS: Mapping[str, tuple[str, ...]] = {
         "btrfs/test_record_files.py::test_the_numbers_are_those_of_the_source_and_of_what_was_sent",
         "btrfs/test_hazard_passes.py::test_a_hard_link_that_is_broken_between_the_passes_corrupts_no_other_name",
     ),
+    "a host's files stand still while they are read, and its keys allow no more than they must": (
+        "btrfs/test_source_program.py::test_a_session_is_one_moment_while_files_are_written_and_a_live_transfer_is_not",
+        "btrfs/test_source_program.py::test_a_database_under_load_is_whole_in_a_session_and_in_a_dump[WAL]",
+        "btrfs/test_source_sessions.py::test_two_servers_have_their_own_sessions",
+        "btrfs/test_source_sessions.py::test_a_killed_rsync_leaves_no_mount_and_the_next_begin_removes_its_session",
+        "btrfs/test_source_attacks.py::test_a_session_reads_only_the_paths_that_it_was_begun_with",
+        "btrfs/test_source_attacks.py::test_a_restore_writes_below_its_folders_and_nowhere_else",
+        "btrfs/test_source_restores.py::test_with_the_two_lines_that_setup_prints_a_host_is_backed_up_and_files_come_back[required]",
+        "btrfs/test_consistent_source.py::test_two_nights_are_of_the_moments_at_which_their_sessions_began",
+        "btrfs/test_consistent_source.py::test_a_dump_is_in_the_backup_and_one_that_fails_makes_it_suspect",
+        "btrfs/test_no_snapshots.py::test_with_required_the_run_fails_with_the_reason_and_no_file_is_fetched",
+    ),
     "a hard link broken at the source harms no other name": (
         "btrfs/test_hardlinks.py::test_a_link_broken_at_the_source_comes_back_right_and_the_others_stay_links",
         "btrfs/test_hardlinks.py::test_every_kind_of_file_keeps_all_it_has_and_nothing_outside_is_touched",

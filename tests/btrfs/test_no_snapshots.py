@@ -171,6 +171,8 @@ def test_a_key_without_root_reads_what_it_may_and_the_backup_names_the_rest(
     tree.mkdir()
     for number in range(100):
         (tree / f"file{number}").write_text(f"content of {number}")
+    for place in (program, tree, *tree.iterdir()):
+        place.chmod(0o755)  # for that user, whatever the umask is
     (tree / "secret").touch(mode=0o600)
     files = ["--config", public_folder / "none", "--state", public_folder / "state"]
     line = shlex.join(map(str, [*without_rights(), program, *files, "--server", "office"]))

@@ -230,7 +230,7 @@ def test_check_says_what_has_no_room_for_as_much_again_what_is_stale_and_what_ha
 
 def test_a_request_for_a_missing_host_gets_an_error(two: TwoPools) -> None:
     two.night("2026-03-01T22:00:00Z", "a")
-    assert "lists no host web9" in two.fetch("office", "web9", status=2)
+    assert "does not list the host web9" in two.fetch("office", "web9", status=2)
 
 
 def test_a_signal_ends_the_whole_and_not_one_replica_of_it(two: TwoPools, backupd_running: Callable[..., Any]) -> None:

@@ -217,7 +217,7 @@ def test_check_and_doctor_tell_of_another_clock_version_and_of_too_little_room_f
     (room,) = [text for text in fields if "are used there" in text]
     version = f"it runs btrkeep 7{__version__[1:]}, and this server {__version__}"
     assert "behind this one" in clock
-    assert room.endswith(" and 0 B are free here above min_free")
+    assert room.endswith(" but only 0 B are free here above min_free")
     assert (fields[clock], fields[room], fields[version]) == ("warning", "warning", "note")
     doctor = json.loads(two.second.backupd("doctor", "--connect", "--json", check=False).stdout)
     assert {clock, room, version} <= {copy["message"] for copy in doctor["copies"]}

@@ -281,3 +281,28 @@ def test_a_full_filesystem_is_read_live(host: SourceHost, make_btrfs: Callable[.
     assert (fetched / "file").read_text() == "x"
     host.end(answer["session"])
     assert host.left(point) == []
+
+
+def test_an_allowed_path_that_is_missing_stops_no_transfer(sshd: Sshd, btrfs_mount: Path, tmp_path: Path) -> None:
+    """As the folder of the dumps before the first one."""
+    (btrfs_mount / "file").write_text("x")
+    host = SourceHost(sshd, f"[paths]\nallow = {btrfs_mount}\n        {btrfs_mount}/missing/dumps\n        /no/such\n")
+    answer = host.begin(btrfs_mount)
+    for name in (answer["session"], ""):
+        assert (host.fetch(name, btrfs_mount, tmp_path / f"to-{name}") / "file").read_text() == "x"
+    host.end(answer["session"])
+    assert host.left(btrfs_mount) == []
+
+
+def test_allowed_paths_that_contain_others_and_etc_are_read(sshd: Sshd, btrfs_mount: Path, tmp_path: Path) -> None:
+    """A folder that was made for one of them, or for what rsync needs, is covered by another one."""
+    inner = btrfs_mount / "in/deep"
+    inner.mkdir(parents=True)
+    (inner / "file").write_text("x")
+    host = SourceHost(sshd, f"[paths]\nallow = {inner}\n        {btrfs_mount}\n        /etc\n")
+    answer = host.begin(btrfs_mount)
+    for name in (answer["session"], ""):
+        assert (host.fetch(name, btrfs_mount, tmp_path / f"to-{name}") / "in/deep/file").read_text() == "x"
+    assert host.fetch("", "/etc", tmp_path / "etc", "--include=/etc/", "--include=/etc/hostname", "--exclude=*").is_dir()
+    host.end(answer["session"])
+    assert host.left(btrfs_mount) == []

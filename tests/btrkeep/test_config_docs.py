@@ -53,7 +53,7 @@ def test_the_manual_page_has_the_same_keys_and_says_the_same_of_them() -> None:
     lines = [" ".join(line.split()).replace("\u2010", "-") for line in shown.stdout.splitlines()]
     for key in TABLE:
         place = lines.index(f"{key.name} = {key.example}")
-        meaning = re.sub(r":doc:`(\w+)`", rf"{INSTALLED}/\1.html", key.meaning)
+        meaning = re.sub(r":doc:`([\w-]+)`", rf"{INSTALLED}/\1.html", key.meaning)
         meaning = re.sub(r"`Exclude patterns`_", "EXCLUDE PATTERNS below", re.sub(r":manpage:|``|(?<=\))`", "", meaning))
         assert lines[place + 1] == meaning.replace("`ssh_config", "ssh_config").replace("`restic", "restic"), key.name
         default = "none" if key.default is None else toml(key.default)

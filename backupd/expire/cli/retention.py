@@ -176,8 +176,8 @@ def _paint(text: str, colour: int) -> str:
 def _go(asked: _RetentionQuery, going: int, today: int) -> str:
     if not asked.policy:
         return f"{going:,} to delete"
-    change = f"{going - today:,} more" if going > today else f"{today - going:,} fewer" if going < today else "the same number"
-    return f"{going:,} would be deleted; with the present policy {today:,}: {change}"
+    change = f"{going - today:,} more than" if going > today else f"{today - going:,} fewer than" if going < today else "as many as"
+    return f"{going:,} would be deleted, {change} with the present policy ({today:,})"
 
 
 def _all(asked: _RetentionQuery) -> int:
