@@ -86,6 +86,7 @@ REASONS = {
         "backupd delete --now-without-grace {}",
         "btrfs balance cancel",
         "btrfs scrub cancel",
+        "btrfs subvolume create",
         "btrfs-balancer run --pool {}",
         "btrfs-balancer score --record --pool {}",
         "btrkeep-web token add",

@@ -36,7 +36,7 @@ from btrkeep.consistency import SNAPSHOT, HostDump, PathConsistency
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.host_state import is_absent
 from btrkeep.decisions.rsync_meaning import Meaning, meaning
-from btrkeep.pool.allocation import failed_writes
+from btrkeep.pool.allocation import Allocation, may_have_lost_data, read_allocation
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.subvolume import commit
 from btrkeep.units import bounded, counted
@@ -153,7 +153,7 @@ class StreamTransfer:
         """Applies the streams of all paths. Leaves `connection` open; the caller closes it."""
         self.running.expected_files = None  # only changes are counted
         session, begun = None, time.monotonic()
-        failed_before = await asyncio.to_thread(failed_writes, self.context.pool.path)
+        allocation = await asyncio.to_thread(read_allocation, self.context.pool.path)
         for attempt in range(1, self.host.attempts + 1):
             self.attempts = attempt
             session = await self._begin()
@@ -174,21 +174,20 @@ class StreamTransfer:
         for path in self.host.paths:
             self.results.setdefault(path, PathResult(path, PathOutcome.UNFINISHED, result.reason, cause=result.cause))
         self.results = {path: self._with_dumps(self.results[path], session) for path in self.host.paths}
-        if not self.way.plain and not self.again and await asyncio.to_thread(self._failed_writes_since, failed_before):
+        if not self.way.plain and not self.again and await asyncio.to_thread(self._may_have_lost_data, allocation):
             line = "a write to the disk failed"
             self._begin_again(self.host.paths[-1], replace(self.way, plain=True), line)
             self.results = {path: self._failed(path, 0, result.numbers, line) for path, result in self.results.items()}
 
-    def _failed_writes_since(self, before: int) -> bool:
-        """Returns True if a write to the pool's disks has failed, from the device counters after all of this run's writes.
+    def _may_have_lost_data(self, before: Allocation) -> bool:
+        """Returns True if the disks failed to write compressed data of this run. `before`: the allocation at its begin.
 
-        The kernel reports a failed write of compressed data to no fsync, syncfs or commit that comes after it: the file has a hole
-        there. It does report those of plain data, so a run with these decides whether data was lost.
+        The kernel reports that to no caller. It does report failed writes of plain data, so a run with these decides.
         """
         if not any(result.stream for result in self.results.values()):
             return False
         commit(self.context.pool.path)
-        return failed_writes(self.context.pool.path) > before
+        return may_have_lost_data(before, read_allocation(self.context.pool.path))
 
     @property
     def _is_optional(self) -> bool:

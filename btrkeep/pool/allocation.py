@@ -175,12 +175,6 @@ def _devices(fd: int) -> list[DeviceUse]:
     return device_uses
 
 
-def failed_writes(path: Path) -> int:
-    """Returns how many writes of the btrfs of a folder have failed, on all devices. Raises OSError."""
-    with opened(path.resolve()) as fd:
-        return sum(device.errors[0] for device in _devices(fd) if device.errors)
-
-
 def _errors(fd: int, devid: int) -> tuple[int, ...] | None:
     try:
         stats = ioctl.dev_stats(fd, devid)
