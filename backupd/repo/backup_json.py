@@ -93,7 +93,7 @@ class PathResult:
     consistency: PathConsistency | None = None
     """How it was read; None, and missing in the file: `snapshots` was off, or no transfer began."""
     stream: str | None = None
-    """UUID:CTRANSID of the host's snapshot that a stream brought completely; None, and missing in the file: there was no stream."""
+    """UUID:CTRANSID:OWN of the host's snapshot that a stream brought; None, and missing in the file: there was none."""
 
 
 _LEFT_OUT = {"omitted": True}  # metadata of a field that is written only if it is not the default

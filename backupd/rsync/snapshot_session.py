@@ -120,6 +120,18 @@ async def check_source(host: HostConfig, ssh: SshSettings, control: Path | None)
         raise invalid_answer("check") from None
 
 
+async def check_streams(host: HostConfig, ssh: SshSettings, control: Path | None) -> dict[str, str]:
+    """Returns the source paths that the host cannot send as a stream, each with the reason. Changes nothing on the host. Raises
+    NoSnapshots and NotConnected.
+    """
+    answer = await ask_source(host, ssh, control, ("check", "--", *host.paths), RunCancellation(), _CHECK_SECONDS)
+    try:
+        reasons = {str(path): reason for path, reason in list_of(parsed_answer(answer), "streams", _MOST_PATHS)}
+        return {path: limited_text(reasons[path]) for path in host.paths if reasons[path] is not None}
+    except INVALID:
+        raise invalid_answer("check") from None
+
+
 async def ask_source(
     host: HostConfig,
     ssh: SshSettings,

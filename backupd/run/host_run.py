@@ -327,7 +327,7 @@ class HostRun:
             SumLimits(self.context.config.verify.new_files, _SUMS_SHARE * (elapsed() - self.begun)),
             ShareWith(share_with, self.cancellation) if share_with else None,
             split=isinstance(transfer, HostTransfer),
-            judge=self._emptied_judge(prepared),
+            judge=self._judge(prepared, transfer),
         )
         final = replace(final, duration=round(elapsed() - self.begun, 3))  # the file was written before the duration was known
         row = sealed_row(context.pool.host(self.host.name), backup_row(context.pool, final, final.state, prepared.id))
@@ -363,6 +363,21 @@ class HostRun:
             warning = f"could not make or count its holes: {error.strerror or error}"
             record = replace(record, warnings=(*record.warnings, warning))
         return record
+
+    def _judge(self, prepared: WorkSubvolume, transfer: Transfer) -> Callable[[Record], Record] | None:
+        """Returns the checks of a backup that is on the disk. They raise DataLost."""
+        emptied = self._emptied_judge(prepared)
+        if isinstance(transfer, HostTransfer):
+            return emptied
+
+        def judge(record: Record) -> Record:
+            if transfer.has_lost_data():
+                with suppress(OSError):  # no run continues it
+                    discard(prepared.path, prepared.uuid)
+                raise finalisation.DataLost(finalisation.LOST.format(os.strerror(errno.EIO)))
+            return emptied(record) if emptied else record
+
+        return judge
 
     def _emptied_judge(self, prepared: WorkSubvolume) -> Callable[[Record], Record] | None:
         """Returns the check for filesystems that were not mounted; None for a backup without a base.

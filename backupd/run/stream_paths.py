@@ -27,8 +27,8 @@ from backupd.run.run_context import RunContext, RunningTransfer
 from backupd.run.source_paths import HostTransfer, Pause
 from backupd.run.verdict import PathEvidence, SuspectLimits, judge_path
 from backupd.streams import stream_format
-from backupd.streams.applying import AppliedStream, StreamTarget, apply_stream
-from backupd.streams.host_stream import FolderAbove, HostStream, StreamSession, begin_streams, stream_command
+from backupd.streams.applying import AppliedStream, StreamTarget, apply_stream, writes_encoded
+from backupd.streams.host_stream import FolderAbove, HostStream, StreamSession, begin_streams, in_stream, keeper_of, stream_command
 from btrkeep.backup_states import Cause, CauseCode, ConditionKey, ConditionKind
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
@@ -38,7 +38,6 @@ from btrkeep.decisions.host_state import is_absent
 from btrkeep.decisions.rsync_meaning import Meaning, meaning
 from btrkeep.pool.allocation import Allocation, may_have_lost_data, read_allocation
 from btrkeep.pool.locks import Lock
-from btrkeep.pool.subvolume import commit
 from btrkeep.units import bounded, counted
 
 log = logging.getLogger(__name__)
@@ -104,6 +103,7 @@ class StreamTransfer:
         self.again: StreamWay | None = None
         self.has_complete = False
         """True if a stream was complete: its data may equal that of the base."""
+        self._allocation: Allocation | None = None  # before the first write
         self._means: Meaning | None = None
         self._said: dict[str, tuple[str, ...]] = {}
         self._output = Output()
@@ -153,7 +153,9 @@ class StreamTransfer:
         """Applies the streams of all paths. Leaves `connection` open; the caller closes it."""
         self.running.expected_files = None  # only changes are counted
         session, begun = None, time.monotonic()
-        allocation = await asyncio.to_thread(read_allocation, self.context.pool.path)
+        self._allocation = await asyncio.to_thread(read_allocation, self.context.pool.path)
+        if not await asyncio.to_thread(writes_encoded, self.prepared.path):
+            self.way = replace(self.way, plain=True)
         for attempt in range(1, self.host.attempts + 1):
             self.attempts = attempt
             session = await self._begin()
@@ -174,20 +176,13 @@ class StreamTransfer:
         for path in self.host.paths:
             self.results.setdefault(path, PathResult(path, PathOutcome.UNFINISHED, result.reason, cause=result.cause))
         self.results = {path: self._with_dumps(self.results[path], session) for path in self.host.paths}
-        if not self.way.plain and not self.again and await asyncio.to_thread(self._may_have_lost_data, allocation):
-            line = "a write to the disk failed"
-            self._begin_again(self.host.paths[-1], replace(self.way, plain=True), line)
-            self.results = {path: self._failed(path, 0, result.numbers, line) for path, result in self.results.items()}
 
-    def _may_have_lost_data(self, before: Allocation) -> bool:
-        """Returns True if the disks failed to write compressed data of this run. `before`: the allocation at its begin.
+    def has_lost_data(self) -> bool:
+        """Returns True if the disks may not have stored data of this run, when everything is synced. Raises OSError.
 
-        The kernel reports that to no caller. It does report failed writes of plain data, so a run with these decides.
+        The kernel reports failed writes of plain data to the sync, and those of compressed data to nobody.
         """
-        if not any(result.stream for result in self.results.values()):
-            return False
-        commit(self.context.pool.path)
-        return may_have_lost_data(before, read_allocation(self.context.pool.path))
+        return self._allocation is not None and may_have_lost_data(self._allocation, read_allocation(self.context.pool.path))
 
     @property
     def _is_optional(self) -> bool:
@@ -198,8 +193,9 @@ class StreamTransfer:
         have = [] if self.way.complete else [stream for path in self.host.paths if (stream := self._parent_of(path))]
         try:
             control = await self.connection.socket(self.cancellation)
+            keeper = keeper_of(self.context.pool, self.host.name)
             seconds = self.host.deadline / 2  # a host that hangs here is then reported as such
-            session = await begin_streams(self.host, self.context.config.ssh, control, have, self.cancellation, seconds)
+            session = await begin_streams(self.host, self.context.config.ssh, control, keeper, have, self.cancellation, seconds)
         except NotConnected as error:
             messages = Messages()
             messages.feed(error.printed)
@@ -272,7 +268,7 @@ class StreamTransfer:
             None if limit is None else max(0, limit - used)
             for limit, used in zip((self.host.max_files, self.host.max_new_bytes), made, strict=True)
         )
-        return StreamTarget(folder, old, stream.parent, *limits)
+        return StreamTarget(folder, old, in_stream(stream.parent) if stream.parent else None, *limits)
 
     def _progress(self, _received: int, literal: int, names: int) -> None:
         progress = self._output.progress
@@ -286,12 +282,12 @@ class StreamTransfer:
         if ended.stopped:
             cause = replace(ended.stopped, path=path)
             return PathResult(path, PathOutcome.UNFINISHED, cause_words(cause), ended.exit_code, numbers=numbers, cause=cause)
-        if not ended.exit_code and not done.ssh_status and done.own == stream.identity:
+        if not ended.exit_code and not done.ssh_status and done.own == in_stream(stream.identity):
             result = self._judged(path, 0, Messages(), numbers, seconds)
             taken = PathConsistency(SNAPSHOT, ("btrfs",), stream.taken)
             warnings = (*result.warnings, *_warnings(stream, done))
             return replace(
-                result, stream=done.own, consistency=taken, warnings=warnings, not_kept=done.not_kept, samples=done.samples
+                result, stream=stream.identity, consistency=taken, warnings=warnings, not_kept=done.not_kept, samples=done.samples
             )
         if done.ssh_status and ended.exit_code in (0, stream_format.CUT):
             return self._of_host(path, done, numbers, seconds)

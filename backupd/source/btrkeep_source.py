@@ -11,8 +11,9 @@ A server asks with SSH_ORIGINAL_COMMAND:
     which the snapshots are in the places of the filesystems. Without a session, `rsync --server --sender ...` reads the live files.
 `btrkeep-source end SESSION` removes the snapshots; so do the next `begin` of this server, and a timer.
 `btrkeep-source check [--] [PATH...]` reports what `begin` would do.
-`btrkeep-source send-begin [--have ID]... -- PATH...` runs the dumps and takes a read-only snapshot of each subvolume, for a stream.
-    It stays for the next one. Of those of this server only the first one of the --have is kept beside it: the parent.
+`btrkeep-source send-begin --for KEEPER [--have ID]... -- PATH...` runs the dumps and takes a read-only snapshot of each subvolume,
+    for a stream. It stays for the next one. Of those of this KEEPER (which backups of which server; 8 hexadecimal digits), only the
+    first one of the --have is kept beside it: the parent.
 `btrkeep-source send [--plain] [--parent ID] ID PATH` writes the stream of such a snapshot (`btrfs send`). --plain: uncompressed.
 
 The environment and all words of a request are hostile. No shell sees them, except the dumps' own commands, which the administrator
@@ -1398,9 +1399,12 @@ def _place(full: str, root: str, path: str, folders: List[Tuple[str, os.stat_res
 
 # --- streams --------------------------------------------------------------------------------------------------------------------
 # A server with `engine = "send"` gets what changed in a subvolume since a snapshot that it also has. These snapshots are in the
-# hidden folder at the top of their subvolume, as SERVER=TIME-HEX. They stay there for the next stream: at most two of each server.
-KEPT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,49})=(\d{8}T\d{6}Z)-[0-9a-f]{6}")
-IDENTITY = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d{1,20}")
+# hidden folder at the top of their subvolume, as SERVER=KEEPER=TIME-HEX. They stay there for the next stream: at most two of each
+# keeper. A keeper is one host entry of one pool, so that two of them with the same --server do not remove each other's.
+KEPT = re.compile(r"(?P<server>[A-Za-z0-9][A-Za-z0-9._-]{0,49})=(?P<keeper>[0-9a-f]{8})=(?P<time>\d{8}T\d{6}Z)-[0-9a-f]{6}")
+KEEPER = re.compile(r"[0-9a-f]{8}")
+MOST_KEEPERS = 4  # of one server, for one subvolume
+IDENTITY = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d{1,20}:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 OLDEST_KEPT = 30 * 86400  # seconds: of a path that is no longer backed up
 MOST_NAMED = 100  # nested subvolumes in an answer
 SEND_VERSION, SEND_COMPRESSED = 8, 16  # linux/btrfs.h
@@ -1416,7 +1420,8 @@ class SubvolumeInfo(NamedTuple):
     parent: str
     """The UUID of the subvolume of which it is a snapshot."""
     identity: str
-    """UUID:CTRANSID, as in a stream of it: the UUID is that of the original if the subvolume was received."""
+    """UUID:CTRANSID:OWN. The first two are in a stream of it: the UUID is that of the original if the subvolume was received. They
+    may come again with other data if the host is restored from an image, its own UUID does not."""
 
 
 def subvolume_info(fd: int) -> SubvolumeInfo:
@@ -1424,7 +1429,7 @@ def subvolume_info(fd: int) -> SubvolumeInfo:
     fcntl.ioctl(fd, GET_SUBVOL_INFO, answer)
     (tree,) = struct.unpack_from("=Q", answer)
     own, parent, received, ctransid = struct.unpack_from("=16s16s16sQ", answer, 296)
-    identity = "{}:{}".format(uuid.UUID(bytes=received if any(received) else own), ctransid)
+    identity = "{}:{}:{}".format(uuid.UUID(bytes=received if any(received) else own), ctransid, uuid.UUID(bytes=own))
     return SubvolumeInfo(tree, str(uuid.UUID(bytes=own)), str(uuid.UUID(bytes=parent)), identity)
 
 
@@ -1457,7 +1462,7 @@ def kept_snapshots(top: int, server: str) -> Dict[str, SubvolumeInfo]:
     try:
         for name in sorted(os.listdir(folder), reverse=True):
             match = KEPT.fullmatch(name)
-            if not match or match.group(1) != server:
+            if not match or match.group("server") != server:
                 continue
             with contextlib.suppress(OSError), open_kept(folder, name) as fd:  # an administrator may have put other files there
                 info = subvolume_info(fd)
@@ -1477,8 +1482,13 @@ def open_kept(folder: int, name: str) -> Iterator[int]:
         os.close(fd)
 
 
-def keep_snapshot(path: str, server: str, have: Sequence[str]) -> Dict[str, Any]:
-    """Takes the snapshot of a subvolume for a stream, and removes those that are no parent; returns the answer about the path.
+def keeper_of(name: str) -> str:
+    return name.split("=")[1]
+
+
+def keep_snapshot(path: str, server: str, keeper: str, have: Sequence[str]) -> Dict[str, Any]:
+    """Takes the snapshot of a subvolume for a stream, and removes those of this keeper that are no parent; returns the answer about
+    the path.
 
     `have`: the identities that the server has, the best first.
     """
@@ -1487,13 +1497,19 @@ def keep_snapshot(path: str, server: str, have: Sequence[str]) -> Dict[str, Any]
         kept = kept_snapshots(top, server)
         names = {info.identity: name for name, info in kept.items()}
         parent = next((each for each in have if each in names), None)
-        others = [name for name in kept if parent is None or name != names[parent]]
+        if len({keeper, *map(keeper_of, kept)}) > MOST_KEEPERS:
+            raise RefusedRequest(
+                f"{one_line(path)} already has snapshots for {MOST_KEEPERS} other backups of {server}; delete those in "
+                f"{one_line(os.path.join(path, HIDDEN))} that no server needs: btrfs subvolume delete"
+            )
+        others = [name for name in kept if keeper_of(name) == keeper and (parent is None or name != names[parent])]
         for name in others:
             with contextlib.suppress(OSError):  # a stream of it is still being read
                 remove_btrfs({"folder": path, "name": name})
         if len(set(kept_snapshots(top, server)) & set(others)) > 0:
             raise RefusedRequest(f"another stream of {path} is still being sent to {server}; wait for its end")
-        name = "{}={}-{}".format(server, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), secrets.token_hex(3))
+        taken = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        name = "{}={}={}-{}".format(server, keeper, taken, secrets.token_hex(3))
         take_btrfs({"folder": path, "of": path, "name": name})
         info = kept_snapshots(top, server)[name]
     answer = {"path": as_text(path), "id": info.identity, "parent": parent, "taken": moment()}
@@ -1510,8 +1526,9 @@ def folders_above(path: str) -> List[List[Any]]:
     return folders
 
 
-def remove_old_kept(mounts: Iterable[MountEntry], server: Optional[str], paths: Sequence[str]) -> None:
-    """Removes kept snapshots, of that server or of all, of paths that were not backed up for long."""
+def remove_old_kept(mounts: Iterable[MountEntry], server: Optional[str], keeper: str = "", paths: Sequence[str] = ()) -> None:
+    """Removes kept snapshots, of that server or of all, of paths that were not backed up for long; except those of a keeper in
+    these paths."""
     for mount in mounts:
         if mount.kind != "btrfs" or mount.read_only:
             continue
@@ -1520,15 +1537,16 @@ def remove_old_kept(mounts: Iterable[MountEntry], server: Optional[str], paths: 
             nested = [name for name in nested_subvolumes(top) if not set(NEVER) & set(name.split("/"))]
             folders += [os.path.join(mount.point, name) for name in nested]
         for folder in folders:
-            if folder not in paths:
-                with contextlib.suppress(OSError):
-                    _remove_old_kept_of(folder, server)
+            with contextlib.suppress(OSError):
+                _remove_old_kept_of(folder, server, keeper if folder in paths else "")
 
 
-def _remove_old_kept_of(folder: str, server: Optional[str]) -> None:
+def _remove_old_kept_of(folder: str, server: Optional[str], keeper: str) -> None:
     for name in snapshots_in(folder):
         match = KEPT.fullmatch(name)
-        if match and server in (None, match.group(1)) and time.time() - _time_in(match.group(2)) > OLDEST_KEPT:
+        if not match or server not in (None, match.group("server")) or keeper == match.group("keeper"):
+            continue
+        if time.time() - _time_in(match.group("time")) > OLDEST_KEPT:
             remove_btrfs({"folder": folder, "name": name})
 
 
@@ -1592,9 +1610,18 @@ def _pass_on(reading: int) -> None:
             time.sleep(0.001)  # more commands come together then
 
 
-def stream_words(words: Sequence[str]) -> Tuple[List[str], bool, List[str]]:
-    """Returns the identities after --have or --parent, whether there is --plain, and the other words."""
-    identities, is_plain, rest = [], False, list(words)
+class StreamWords(NamedTuple):
+    """The words of a request for streams."""
+
+    identities: List[str]
+    """After --have or --parent."""
+    keeper: str
+    is_plain: bool
+    rest: List[str]
+
+
+def stream_words(words: Sequence[str]) -> StreamWords:
+    identities, keeper, is_plain, rest = [], "", False, list(words)
     while rest and rest[0].startswith("--"):
         option = rest.pop(0)
         if option == "--":
@@ -1603,9 +1630,11 @@ def stream_words(words: Sequence[str]) -> Tuple[List[str], bool, List[str]]:
             is_plain = True
         elif option in ("--have", "--parent") and rest and IDENTITY.fullmatch(rest[0]):
             identities.append(rest.pop(0))
+        elif option == "--for" and rest and KEEPER.fullmatch(rest[0]):
+            keeper = rest.pop(0)
         else:
             raise RefusedRequest(f"{one_line(option)} is not an option of this request")
-    return identities, is_plain, rest
+    return StreamWords(identities, keeper, is_plain, rest)
 
 
 # --- requests -------------------------------------------------------------------------------------------------------------------
@@ -1701,21 +1730,21 @@ class Host:
 
     def send_begin(self, words: Sequence[str]) -> Dict[str, Any]:
         """Takes the snapshots for streams."""
-        have, _, rest = stream_words(words)
-        paths = self.paths(rest)
-        if not paths:
-            raise RefusedRequest("send-begin needs the paths of the backup")
+        asked = stream_words(words)
+        paths = self.paths(asked.rest)
+        if not paths or not asked.keeper:
+            raise RefusedRequest("send-begin needs --for and the paths of the backup")
         self._require_streams(paths)
         dumps = self._dumps(paths)
         self.sessions.prepare()
         with self.sessions.locked():
-            remove_old_kept(read_mounts(), self.server, paths)
-            answers = [keep_snapshot(path, self.server, have) for path in paths]
+            remove_old_kept(read_mounts(), self.server, asked.keeper, paths)
+            answers = [keep_snapshot(path, self.server, asked.keeper, asked.identities) for path in paths]
         return {"format": FORMAT, "stream": stream_version(), "paths": answers, "dumps": dumps}
 
     def send(self, words: Sequence[str]) -> None:
         """Writes a stream, and ends this program."""
-        parents, is_plain, rest = stream_words(words)
+        parents, _, is_plain, rest = stream_words(words)
         if len(rest) != 2 or not IDENTITY.fullmatch(rest[0]) or len(parents) > 1:
             raise RefusedRequest("send needs the identity of a snapshot and its path")
         (path,) = self.paths(rest[1:])
@@ -1724,18 +1753,22 @@ class Host:
         sys.exit(0)
 
     def _require_streams(self, paths: Sequence[str]) -> None:
+        reason = next(filter(None, map(self._why_not_sent, paths)), None)
+        if reason:
+            raise RefusedRequest(reason)
+
+    def _why_not_sent(self, path: str) -> Optional[str]:
+        """Returns why a path cannot be sent as a stream; None: it can."""
         if os.geteuid():
-            raise RefusedRequest("only root can send a subvolume; use sudo")
+            return "only root can send a subvolume; use sudo"
         if "btrfs" not in self.config.methods:
-            raise RefusedRequest(f"streams are not allowed; add btrfs to methods in [snapshots] of {self.config_path}")
-        for path in paths:
-            try:
-                with opened(path) as fd:
-                    is_possible = is_whole_subvolume(fd)
-            except OSError as error:
-                raise RefusedRequest(f"{one_line(path)} cannot be sent: {reason_of(error)}") from error
-            if not is_possible:
-                raise RefusedRequest(f"{one_line(path)} is not a writable subvolume of btrfs; back it up with rsync")
+            return f"streams are not allowed; add btrfs to methods in [snapshots] of {self.config_path}"
+        try:
+            with opened(path) as fd:
+                is_possible = is_whole_subvolume(fd)
+        except OSError as error:
+            return f"{one_line(path)} cannot be sent: {reason_of(error)}"
+        return None if is_possible else f"{one_line(path)} is not a writable subvolume of btrfs; back it up with rsync"
 
     def end(self, words: Sequence[str]) -> Dict[str, Any]:
         session = self._own_session(words[:1])
@@ -1765,6 +1798,7 @@ class Host:
             "version": VERSION,
             "server": self.server,
             "paths": [consistency(plan, mounts, path) for path in paths],
+            "streams": [[as_text(path), self._why_not_sent(path)] for path in paths],
             "dumps": dumps,
             "restore": [as_text(path) for path in self.config.restore_allow],
             "rsync": shutil.which("rsync"),
@@ -1779,7 +1813,7 @@ class Host:
             problems = self.sessions.tidy(None)
             mounts = [mount for mount in read_mounts() if not is_remote(mount)]
             self.sessions.remove_orphans(None, mounts)
-            remove_old_kept(mounts, None, ())
+            remove_old_kept(mounts, None)
             removed = before - len(self.sessions.names())
         if problems:
             raise RefusedRequest("; ".join(problems))

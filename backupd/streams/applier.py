@@ -90,7 +90,10 @@ NOT_CLONED = {errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP}
 NOT_AS_IT_IS = {errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSPC}
 """Of an encoded write: an older kernel, a pool without checksums, or no free extent that is large enough."""
 XATTR_REFUSED = {errno.EOPNOTSUPP, errno.EINVAL, errno.E2BIG, errno.ERANGE, errno.EPERM}
+OWN_FOLDER = b".btrkeep-source"
+"""The host's folder of snapshots at the top of the subvolume. It is in each stream, and in no backup unless something is in it."""
 INHERITED = ("system.posix_acl_", "btrfs.")
+BLOCK = 4096  # the smallest sector of btrfs
 MOST_SAMPLES = 3
 PROGRESS = 1.0  # seconds
 
@@ -167,6 +170,9 @@ class Applier:
         file, data = self._file(path), array("B")
         data.frombytes(attributes[A_DATA])
         self._takes(len(data))
+        end = number(attributes, A_OFFSET) + length
+        if end % BLOCK and os.fstat(file).st_size > end:  # the kernel only accepts it at the end, and it is the end on the host
+            os.ftruncate(file, end)
         vector = array("Q", (data.buffer_info()[0], len(data)))
         words = ENCODED_ARGUMENTS.pack(
             vector.buffer_info()[0],
@@ -217,7 +223,10 @@ class Applier:
         self.numbers["matched"] += length
 
     def _copy(self, source: int, start: int, file: int, offset: int, length: int) -> None:
-        while length and (data := os.pread(source, min(length, 1 << 20), start)):
+        while length:
+            data = os.pread(source, min(length, 1 << 20), start)
+            if not data:
+                raise StreamError(DOES_NOT_FIT, "data beyond the end of a file is cloned")
             self._takes(len(data))
             self._write_all(file, memoryview(data), offset)
             start, offset, length = start + len(data), offset + len(data), length - len(data)
@@ -391,6 +400,12 @@ class Applier:
         self._top_times = top.st_atime_ns, top.st_mtime_ns
         if self.parent and (parent := identity(attributes, A_CLONE_UUID, A_CLONE_CTRANSID)) != self.parent:
             raise StreamError(DOES_NOT_FIT, f"the stream is a difference to {parent}, not to {self.parent}")
+        if self.parent:  # `finish` removed it from the previous backup
+            try:
+                os.mkdir(OWN_FOLDER, 0o700, dir_fd=self.here.root)
+                self.numbers["files"] += 1
+            except FileExistsError:
+                pass
 
     def apply(self, command: int, attributes: "dict[int, Any]") -> None:
         """Applies a command that is not the first or the last one."""
@@ -412,6 +427,14 @@ class Applier:
         only if they changed on the host. Raises OSError.
         """
         self.close()
+        try:
+            os.rmdir(OWN_FOLDER, dir_fd=self.here.root)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY):
+                raise
+        else:
+            self.numbers["files"] -= 1
+            self.numbers["created"] -= not self.parent
         os.utime(self.here.root, ns=self._top_times)
 
     def result(self) -> "dict[str, Any]":

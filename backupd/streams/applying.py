@@ -5,9 +5,11 @@ rsync.
 """
 
 import asyncio
+import fcntl
 import json
 import os
 import sys
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 from backupd.rsync.cell import confined_command, filter_file
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.streams import applier
+from btrkeep.descriptors import ClosingFd
 from btrkeep.pool.locks import Lock
 from btrkeep.process.group import Group
 from btrkeep.units import LARGEST_COUNT, printable
@@ -23,6 +26,7 @@ from btrkeep.units import LARGEST_COUNT, printable
 _FOLDER = Path(applier.__file__).absolute().parent
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from backupd.streams.applier import main; sys.exit(main(sys.argv[2:]))"
 """The applier's start. Only its own folder is in the cell."""
+_ZSTD = 2  # linux/btrfs.h
 _PYTHON = "/usr/bin/python3"
 _LONGEST_LINE = 1 << 16
 _MOST_ERRORS = 1 << 14
@@ -137,6 +141,24 @@ class _Remote:
         except BlockingIOError:
             return
         asyncio.get_running_loop().remove_reader(self._errors)
+
+
+def writes_encoded(folder: Path) -> bool:
+    """Returns True if compressed data can be written below a folder as it is: not without checksums, and not before Linux 6.0.
+
+    Writes one block to a file without a name. Raises OSError.
+    """
+    with ClosingFd(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)) as fd:
+        data = array("B", b"not read by anybody")
+        vector = array("Q", (data.buffer_info()[0], len(data)))
+        words = applier.ENCODED_ARGUMENTS.pack(vector.buffer_info()[0], 1, 0, 0, applier.BLOCK, applier.BLOCK, 0, _ZSTD, 0)
+        try:
+            fcntl.ioctl(fd, applier.ENCODED_WRITE, words)
+        except OSError as error:
+            if error.errno in applier.NOT_AS_IT_IS:
+                return False
+            raise
+    return True
 
 
 async def apply_stream(

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from backupd.rsync.snapshot_session import INVALID, PROGRAM, ask_source, invalid
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.config.self_exclusion import below
 from btrkeep.consistency import MOST_DUMPS, HostDump, limited_text, parse_dump
+from btrkeep.pool.marker import Pool
 from btrkeep.units import parse_time
 
 _REQUEST = "send-begin"
-_IDENTITY = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d{1,20}", re.ASCII)
+_UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_IDENTITY = re.compile(rf"{_UUID}:\d{{1,20}}:{_UUID}", re.ASCII)
 _MOST_PATHS, _MOST_NAMED, _MOST_ABOVE = 10_000, 100, 2048
 _MOST = (0o7777, (1 << 32) - 2, (1 << 32) - 2, (1 << 63) - 1)  # of the attributes of a folder
 
@@ -50,7 +53,7 @@ class HostStream:
     path: str
     """The source path."""
     identity: str
-    """UUID:CTRANSID of the snapshot."""
+    """UUID:CTRANSID:OWN of the snapshot: what its stream has, and its own UUID."""
     parent: str | None
     """The identity of the snapshot to which it can be sent as a difference, one of the requested ones; None: none is left."""
     taken: datetime
@@ -73,14 +76,33 @@ class StreamSession:
     """The dumps that the host made."""
 
 
+def in_stream(identity: str) -> str:
+    """Returns the part of an identity that is in the stream."""
+    return identity.rpartition(":")[0]
+
+
+def keeper_of(pool: Pool, host: str) -> str:
+    """Returns the name under which a host's snapshots are kept for its backups in a pool: 8 hexadecimal digits.
+
+    Otherwise two entries of one host, or two servers with the same --server in their keys, would delete each other's.
+    """
+    return sha256(f"{pool.id}/{host}".encode()).hexdigest()[:8]
+
+
 async def begin_streams(
-    host: HostConfig, ssh: SshSettings, control: Path | None, have: Sequence[str], cancellation: RunCancellation, seconds: float
+    host: HostConfig,
+    ssh: SshSettings,
+    control: Path | None,
+    keeper: str,
+    have: Sequence[str],
+    cancellation: RunCancellation,
+    seconds: float,
 ) -> StreamSession:
     """Makes the host take its snapshots. `have`: identities of those that the newest backup was made of.
 
     Raises NoSnapshots, and NotConnected if ssh could not connect.
     """
-    words = (_REQUEST, *(word for identity in have for word in ("--have", identity)), "--", *host.paths)
+    words = (_REQUEST, "--for", keeper, *(word for identity in have for word in ("--have", identity)), "--", *host.paths)
     return parse_streams(await ask_source(host, ssh, control, words, cancellation, seconds), host.paths, have)
 
 

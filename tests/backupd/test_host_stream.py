@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -9,7 +10,7 @@ from backupd.rsync.snapshot_session import NoSnapshots
 from backupd.streams.host_stream import FolderAbove, StreamSession, parse_streams, stream_command
 from btrkeep.config import HostConfig, SshSettings
 
-ONE, TWO = "00000000-0000-0000-0000-000000000001:7", "00000000-0000-0000-0000-000000000002:9"
+ONE, TWO = f"{UUID(int=1)}:7:{UUID(int=3)}", f"{UUID(int=2)}:9:{UUID(int=2)}"
 ENTRY = {
     "path": "/srv/www",
     "id": TWO,

@@ -218,6 +218,27 @@ def test_a_folder_that_becomes_a_symlink_is_no_longer_entered(place: Place) -> N
     assert sorted(path.name for path in (place.folder / "b").iterdir()) == ["one"]
 
 
+def test_data_beyond_the_end_of_a_file_is_not_cloned_as_a_hole(place: Place) -> None:
+    made_file = made.file(b"file", b"1" * 4096)
+    stream = header() + difference() + made_file + made.clone(b"file", PARENT, b"old", 12_288) + END
+    assert place.fails(stream, PARENT).status == DOES_NOT_FIT
+
+
+def test_the_hosts_folder_of_snapshots_is_in_no_backup(place: Place) -> None:
+    """Each stream has it: it is made, gets times, or is made again. A folder with files in it is a user's."""
+    own, times = b".btrkeep-source", ((11, struct.pack("<qI", 5, 6)), (10, struct.pack("<qI", 7, 8)))
+    touched = made.command(20, (15, own), *times)
+    first = place.apply(complete(folder(b"o257-7-0"), rename(b"o257-7-0", own), touched, made.command(20, (15, b""), *times)))
+    assert (list(place.folder.iterdir()), first.numbers["files"], first.numbers["created"]) == ([], 0, 0)
+    for commands in (touched, made.command(12, (15, own)) + folder(own) + touched, made.command(12, (15, own))):
+        applier = place.apply(header() + difference() + commands + END, PARENT)
+        assert list(place.folder.iterdir()) == []
+        assert place.folder.stat().st_mtime_ns == 7 * 10**9 + 8
+    assert applier.numbers["files"] == 0
+    place.apply(complete(folder(own), made.file(own + b"/file", b"1")))
+    assert (place.folder / ".btrkeep-source/file").read_text() == "1"
+
+
 def test_only_regular_files_are_written_and_cloned(place: Place) -> None:
     """An open pipe would wait for ever."""
     for bad in (made.write(b"pipe", b"1"), made.file(b"file", b"1") + made.clone(b"file", OWN, b"pipe"), made.write(b"a", b"1")):

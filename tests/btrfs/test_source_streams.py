@@ -12,6 +12,8 @@ from tests.beds import differences, manifest, work
 from tests.beds.source_program import HIDDEN, SourceHost
 from tests.beds.ssh import Sshd
 
+KEEPER = "0123abcd"
+
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.btrfs]
 
 
@@ -28,8 +30,18 @@ def tree(btrfs_mount: Path) -> Path:
     return btrfs_mount / "srv"
 
 
-def begin(host: SourceHost, *paths: Path, have: tuple[str, ...] = (), server: str = "office") -> list[dict[str, Any]]:
-    words = ["btrkeep-source", "send-begin", *(word for each in have for word in ("--have", each)), "--", *map(str, paths)]
+def begin(
+    host: SourceHost, *paths: Path, have: tuple[str, ...] = (), server: str = "office", keeper: str = KEEPER
+) -> list[dict[str, Any]]:
+    words = [
+        "btrkeep-source",
+        "send-begin",
+        "--for",
+        keeper,
+        *(word for each in have for word in ("--have", each)),
+        "--",
+        *map(str, paths),
+    ]
     answer = json.loads(host.request(shlex.join(words), server).stdout)
     assert answer["format"] == 1
     return list(answer["paths"])
@@ -92,6 +104,16 @@ def test_two_servers_have_their_own_snapshots(host: SourceHost, tree: Path) -> N
     assert "is gone" in host.refusal(f"btrkeep-source send --parent {office['id']} -- {home['id']} {tree}", server="home")
 
 
+def test_keepers_have_their_own_snapshots_and_are_few(host: SourceHost, tree: Path) -> None:
+    ids = {keeper: begin(host, tree, keeper=keeper)[0]["id"] for keeper in ("00000001", "00000002", "00000003")}
+    for keeper, identity in ids.items():
+        assert begin(host, tree, have=(identity,), keeper=keeper)[0]["parent"] == identity
+    (moved,) = begin(host, tree, have=(ids["00000001"],), keeper="00000004")  # the pool is on another server now
+    assert moved["parent"] == ids["00000001"]
+    assert "already has snapshots for 4 other backups" in host.refusal(f"btrkeep-source send-begin --for 00000005 -- {tree}")
+    assert len(kept(tree)) == 7
+
+
 def test_sessions_and_streams_do_not_remove_each_others_snapshots(host: SourceHost, btrfs_mount: Path, tree: Path) -> None:
     (first,) = begin(host, tree)
     session = host.begin(tree)["session"]
@@ -113,9 +135,9 @@ def test_what_is_no_writable_subvolume_is_refused(host: SourceHost, btrfs_mount:
     (btrfs_mount / "way").symlink_to(tree)
     work("btrfs", "-q", "subvolume", "snapshot", "-r", tree, btrfs_mount / "still")
     for path in (tree / "folder", tmp_path, btrfs_mount / "still"):
-        assert "is not a writable subvolume" in host.refusal(f"btrkeep-source send-begin -- {tree} {path}")
-    assert "cannot be sent" in host.refusal(f"btrkeep-source send-begin -- {btrfs_mount / 'way'}")
-    assert "cannot be sent" in host.refusal(f"btrkeep-source send-begin -- {btrfs_mount / 'none'}")
+        assert "is not a writable subvolume" in host.refusal(f"btrkeep-source send-begin --for 0123abcd -- {tree} {path}")
+    assert "cannot be sent" in host.refusal(f"btrkeep-source send-begin --for 0123abcd -- {btrfs_mount / 'way'}")
+    assert "cannot be sent" in host.refusal(f"btrkeep-source send-begin --for 0123abcd -- {btrfs_mount / 'none'}")
     assert kept(tree) == []
 
 
@@ -124,31 +146,33 @@ def test_only_allowed_paths_and_known_words_are_sent(host: SourceHost, btrfs_mou
     own = answer["id"]
     for words in (
         "send-begin",
-        "send-begin --",
-        f"send-begin --have x -- {tree}",
+        "send-begin --for 0123abcd --",
+        f"send-begin -- {tree}",
+        f"send-begin --for ../x -- {tree}",
+        f"send-begin --for 0123abcd --have x -- {tree}",
         f"send-begin --other -- {tree}",
-        f"send-begin -- {tree}/../srv",
+        f"send-begin --for 0123abcd -- {tree}/../srv",
         "send",
         f"send -- {own}",
         f"send -- {tree} {own}",
         f"send -- {own} {tree} {tree}",
         f"send --parent {own} --parent {own} -- {own} {tree}",
         f"send -- {own} {btrfs_mount}",
-        f"send -- {'0' * 8}-0000-0000-0000-{'0' * 12}:1 {tree}",
+        f"send -- {'0' * 8}-0000-0000-0000-{'0' * 12}:1:{'0' * 8}-0000-0000-0000-{'0' * 12} {tree}",
     ):
         host.refusal(f"btrkeep-source {words}")
     host.config.write_text(f"[paths]\nallow = {btrfs_mount}/other\n")
     assert "is not one of the allowed paths" in host.refusal(f"btrkeep-source send -- {own} {tree}")
-    assert "is not one of the allowed paths" in host.refusal(f"btrkeep-source send-begin -- {tree}")
+    assert "is not one of the allowed paths" in host.refusal(f"btrkeep-source send-begin --for 0123abcd -- {tree}")
     host.config.write_text("[snapshots]\nmethods = lvm\n")
-    assert "streams are not allowed" in host.refusal(f"btrkeep-source send-begin -- {tree}")
+    assert "streams are not allowed" in host.refusal(f"btrkeep-source send-begin --for 0123abcd -- {tree}")
 
 
 def test_the_snapshots_of_a_path_that_is_no_longer_backed_up_are_removed(host: SourceHost, btrfs_mount: Path, tree: Path) -> None:
     """After 30 days, by `clean`; also those of a subvolume that is not mounted by itself."""
     begin(host, btrfs_mount, tree)
     for top in (btrfs_mount, tree):
-        work("btrfs", "-q", "subvolume", "snapshot", "-r", top, top / HIDDEN / "office=20200101T000000Z-000001")
+        work("btrfs", "-q", "subvolume", "snapshot", "-r", top, top / HIDDEN / "office=0123abcd=20200101T000000Z-000001")
     work(*host.words(), "clean")
     assert [len(kept(top)) for top in (btrfs_mount, tree)] == [1, 1]
     assert not [name for top in (btrfs_mount, tree) for name in kept(top) if "=2020" in name]
@@ -158,13 +182,13 @@ def test_a_snapshot_that_users_put_into_the_folder_is_not_sent(host: SourceHost,
     """A snapshot of another subvolume, or a writable one, with a name of ours."""
     (own,) = begin(host, tree)
     (btrfs_mount / "secret").write_text("of the outer subvolume")
-    work("btrfs", "-q", "subvolume", "snapshot", "-r", btrfs_mount, tree / HIDDEN / "office=20260101T000000Z-000001")
-    work("btrfs", "-q", "subvolume", "snapshot", tree, tree / HIDDEN / "office=20260101T000000Z-000002")
-    (tree / HIDDEN / "office=20260101T000000Z-000003").symlink_to(btrfs_mount)
-    shown = work("btrfs", "subvolume", "show", tree / HIDDEN / "office=20260101T000000Z-000001").stdout
+    work("btrfs", "-q", "subvolume", "snapshot", "-r", btrfs_mount, tree / HIDDEN / "office=0123abcd=20260101T000000Z-000001")
+    work("btrfs", "-q", "subvolume", "snapshot", tree, tree / HIDDEN / "office=0123abcd=20260101T000000Z-000002")
+    (tree / HIDDEN / "office=0123abcd=20260101T000000Z-000003").symlink_to(btrfs_mount)
+    shown = work("btrfs", "subvolume", "show", tree / HIDDEN / "office=0123abcd=20260101T000000Z-000001").stdout
     words = {line.partition(":")[0].strip(): line.split()[-1] for line in shown.splitlines()[1:]}
     for transid in range(int(words["Gen at creation"]) - 2, int(words["Gen at creation"]) + 2):
-        assert "is gone" in host.refusal(f"btrkeep-source send -- {words['UUID']}:{transid} {tree}")
+        assert "is gone" in host.refusal(f"btrkeep-source send -- {words['UUID']}:{transid}:{words['UUID']} {tree}")
     assert begin(host, tree, have=(own["id"],))[0]["parent"] == own["id"]
 
 
@@ -178,7 +202,7 @@ def test_a_stream_without_a_reader_leaves_no_process_and_no_lock(host: SourceHos
     process.kill()
     process.communicate()
     for _ in range(20):
-        done = host.request(shlex.join(["btrkeep-source", "send-begin", "--", str(tree)]), check=False)
+        done = host.request(shlex.join(["btrkeep-source", "send-begin", "--for", KEEPER, "--", str(tree)]), check=False)
         if done.returncode == 0:
             break
         assert "is still being sent" in done.stderr
@@ -205,3 +229,6 @@ def test_a_subvolume_that_was_received_is_known_by_its_own_snapshots(host: Sourc
         ids.append(answer["id"])
     stream = send(host, "--parent", ids[1], "--", ids[2], str(restored))
     assert b"night 2" in stream
+    # After the host was restored from an image, the same transaction may have made another snapshot of that UUID.
+    forged = f"{ids[2].rpartition(':')[0]}:{ids[0].rpartition(':')[2]}"
+    assert begin(host, restored, have=(forged,))[0]["parent"] is None

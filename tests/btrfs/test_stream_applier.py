@@ -236,6 +236,20 @@ def test_compressed_data_stay_compressed(make_btrfs: Callable[..., Path]) -> Non
     assert taken < size, used and used.stdout
 
 
+def test_compressed_files_that_change_in_place_stay_compressed(make_btrfs: Callable[..., Path]) -> None:
+    """A file that becomes shorter ends in the middle of a sector: the kernel takes such data only at the end of a file."""
+    streams = Streams(make_btrfs(size="500M", options="compress-force=zstd"), make_btrfs(size="500M"), 2)
+    names, chance = [streams.tree / f"file{number}" for number in range(40)], random.Random(6)
+    for night in range(6):
+        for name in names:
+            with name.open("r+b" if night else "wb") as file:
+                if chance.random() < 0.7:
+                    file.truncate(chance.choice((0, 100, 5000, 200_000)))
+                file.seek(chance.choice((0, 0, 3000, 4096, 150_000)))
+                file.write(b"%d compressible words " % chance.randrange(10) * chance.choice((2, 20, 300, 20_000)))
+        streams.night(as_received=False)
+
+
 def test_a_pool_that_cannot_store_compressed_data_as_it_is_says_so(make_btrfs: Callable[..., Path]) -> None:
     streams = Streams(make_btrfs(size="300M", options="compress-force=zstd"), make_btrfs(size="300M", options="nodatasum"), 2)
     (streams.tree / "text").write_bytes(b"compressible words " * 50_000)
