@@ -10,7 +10,7 @@
 # What the programs call, with what the demonstration calls, and what only the tests call. Nothing else lists packages.
 RUN_PACKAGES=(rsync bubblewrap btrfs-progs openssh-client python3-venv util-linux mount)
 PACKAGES=("${RUN_PACKAGES[@]}" openssh-server acl attr e2fsprogs libcap2-bin procps sqlite3 git)
-DEV_PACKAGES=(btrfs-heatmap chromium curl fuse3 groff-base libnbd-bin man-db mariadb-client mariadb-server-core mmdebstrap nbdkit nftables patch prometheus rclone restic rsnapshot shellcheck systemd-container unzip)
+DEV_PACKAGES=(btrfs-heatmap chromium curl fuse3 groff-base libnbd-bin man-db mariadb-client mariadb-server-core mmdebstrap nbdkit nftables patch postgresql prometheus rclone restic rsnapshot shellcheck systemd-container unzip)
 
 GROUND_TOP=$PWD
 VENV=$GROUND_TOP/.venv
@@ -54,6 +54,12 @@ need_apt() {
         return
     fi
     say "installing: ${missing[*]}"
+    # The programs of PostgreSQL are wanted here, not a server: Debian's package creates a cluster and starts it, unless told otherwise.
+    if [[ " ${missing[*]} " == *" postgresql "* ]] && [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+        mkdir -p /etc/postgresql-common
+        printf 'create_main_cluster = false\n' >/etc/postgresql-common/createcluster.conf
+        say "PostgreSQL is installed for its programs: no cluster is created (/etc/postgresql-common/createcluster.conf)"
+    fi
     log=$(mktemp)
     if ! install_packages "${missing[@]}" >"$log" 2>&1; then # its output is long, and shown only if it fails
         cat "$log" >&2

@@ -19,7 +19,7 @@ _GLUE = "\0"
 _ITEM = re.compile(r"\s*(?:(?:[-*]|\d+\.|#\.) +)+")
 _BORDER = re.compile(r"\s*=+(?: +=+)+$")
 _UNDERLINE = re.compile(r"([=~^\"'*+#-])\1{2,}$")
-_LITERAL = re.compile(r"\s*\.\. (?:code-block|code|parsed-literal|math|raw|toctree)::")
+_LITERAL = re.compile(r"\s*\.\. (?:code-block|code|csv-table|parsed-literal|math|raw|toctree)::")
 _DIRECTIVE = re.compile(r"\s*\.\. ")
 _OPTION = re.compile(r"\s*:[\w-]+: ")
 _MARKER = re.compile(r" (?=(?:[-*+]|\d+\.|#\.|\.\.)(?: |$))")

@@ -232,8 +232,11 @@ class RestorePreview:
         if refused.number:
             samples = "\n".join(f"{printable(place)}: {why}" for place, why in refused.samples[:5])
             more = f"\nand {refused.number - 5:,} more" if refused.number > 5 else ""
+            exist = (
+                f"{counted(refused.number, 'name')} already {'exists and differs' if refused.number == 1 else 'exist and differ'}"
+            )
             raise OperatorError(
-                f"{counted(refused.number, 'name')} already exist and differ, so nothing was written\n{samples}{more}",
+                f"{exist}, so nothing was written\n{samples}{more}",
                 "--overwrite=never restores the rest, =older and =all overwrite; move files of another kind away yourself",
             )
         if self.needed is not None and self.free is not None and self.needed > self.free:

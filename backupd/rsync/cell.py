@@ -1,5 +1,6 @@
-"""The cell of a confined program: the arguments for bubblewrap, and the allowed system calls. docs/decisions/0028-confined.rst has
-the reasons.
+"""The cell of a confined program: the arguments for bubblewrap, and the allowed system calls.
+
+docs/decisions/0028-confined-rsync.rst has the reasons.
 
 rsync's cell contains only programs and libraries, read-only, and the folder `data` of the run, in which device nodes and setuid
 bits have no effect. There is no /etc, /dev or /run, no other backup, and no process but its own. /proc shows those, and exists

@@ -8,19 +8,20 @@ import asyncio
 import re
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+from types import MappingProxyType
 
 from backupd.rsync.command import host_command
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.errors import OperatorError
 from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.procfs import Mount, parse_mounts
-from btrkeep.units import names_in_words, printable
+from btrkeep.units import format_size, names_in_words, printable
 
 _SECONDS = 30.0
 _LARGEST = 4 << 20  # bytes of the host's answer
@@ -178,14 +179,21 @@ def _is_of_the_system(folder: str) -> bool:
     )
 
 
-def left_out_words(path: str, folders: Sequence[str], old: int) -> str:
-    """Formats the warning. `old`: number of these folders with files of an earlier backup."""
-    names = names_in_words([*map(printable, folders)], 3, "folder")
+NO_SIZES: Mapping[str, int | None] = MappingProxyType({})
+
+
+def left_out_words(path: str, folders: Sequence[str], old: int, sizes: Mapping[str, int | None] = NO_SIZES) -> str:
+    """Formats the warning. `old`: number of these folders with files of an earlier backup. `sizes`: their bytes, if known."""
+    names = names_in_words([_with_size(folder, sizes.get(folder)) for folder in folders], 3, "folder")
     stale = "; files of an earlier backup stay there, unchanged" if old else ""
     return (
         f"{path}: `one_file_system` excludes the files in {names}: another filesystem or subvolume{stale} "
         "(`exclude` it, or back it up as a separate host)"
     )
+
+
+def _with_size(folder: str, size: int | None) -> str:
+    return printable(folder) if size is None else f"{printable(folder)} ({format_size(size)})"
 
 
 _MOUNTS_COMMAND = ("cat", "/proc/sys/kernel/random/boot_id", "/proc/self/mountinfo")

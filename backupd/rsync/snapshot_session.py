@@ -7,6 +7,7 @@ strictly.
 
 import asyncio
 import json
+import os
 import re
 import shlex
 import signal
@@ -65,6 +66,8 @@ class SnapshotSession:
     """The dumps that the host made."""
     own: tuple[str, ...] = ()
     """The folders of the program's own snapshots, which are empty in the session."""
+    inner: Mapping[str, int | None] | None = None
+    """The mounts and nested subvolumes below the paths, with their bytes in use if known; None: the program did not list them."""
 
     def without(self, full: Iterable[str]) -> dict[str, PathConsistency]:
         """Returns how the source paths were read if the snapshots of these filesystems became full: a full classic LVM snapshot can
@@ -198,7 +201,7 @@ def parse_session(answer: bytes, paths: Sequence[str]) -> SnapshotSession:
         taken = dict(_filesystem(entry) for entry in list_of(fields, "filesystems", _MOST_FILESYSTEMS))
         dumps = tuple(parse_dump(entry) for entry in list_of(fields, "dumps", MOST_DUMPS))
         own = tuple(map(_folder, list_of({"own": [], **fields}, "own", _MOST_FILESYSTEMS)))
-        return SnapshotSession(name, _consistencies(fields, paths, taken), tuple(taken), dumps, own)
+        return SnapshotSession(name, _consistencies(fields, paths, taken), tuple(taken), dumps, own, _inner(fields))
     except INVALID:
         raise invalid_answer("begin") from None
 
@@ -232,6 +235,22 @@ def _filesystem(entry: Mapping[str, Any]) -> tuple[str, datetime]:
     if not isinstance(mount, str) or not mount.startswith("/"):
         raise ValueError("not a mount point")
     return mount, parse_time(entry["taken"])
+
+
+def _inner(fields: Mapping[str, Any]) -> dict[str, int | None] | None:
+    """Parses the mounts and subvolumes below the paths. Raises ValueError."""
+    if fields.get("inner") is None:
+        return None
+    return dict(_inner_filesystem(entry) for entry in list_of(fields, "inner", _MOST_FILESYSTEMS))
+
+
+def _inner_filesystem(entry: Mapping[str, Any]) -> tuple[str, int | None]:
+    folder, size = entry["path"], entry["bytes"]
+    if not isinstance(folder, str) or not folder.startswith("/"):
+        raise ValueError("not a path")
+    if size is not None and (type(size) is not int or not 0 <= size < 1 << 63):
+        raise ValueError("not a number of bytes")
+    return os.fsdecode(folder.encode("utf-8", "surrogateescape")), size
 
 
 def _folder(folder: Any) -> str:

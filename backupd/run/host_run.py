@@ -269,7 +269,14 @@ class HostRun:
             results = [not_looked(result, STOPPED) for result in results]
         else:
             results = await with_left_out(
-                self.context, self.host, prepared, results, transfer.protocol, self.cancellation, transfer.connection
+                self.context,
+                self.host,
+                prepared,
+                results,
+                transfer.protocol,
+                self.cancellation,
+                transfer.connection,
+                transfer.snapshots.inner,
             )
         transfer.results = {result.path: result for result in results}
         self.seconds["mounts"] = round(time.monotonic() - begun, 3)

@@ -4,7 +4,7 @@ ends with them; and which source paths were therefore read from snapshots.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,12 +44,13 @@ class SnapshotsRequired(Exception):
 
 class HostSnapshots:
     """The session of one run. Without `snapshots` it does nothing. `warnings`: lines for the backup; `host`: the host as rsync has
-    to reach it now.
+    to reach it now; `inner`: as in SnapshotSession.
     """
 
     def __init__(self, host: HostConfig, ssh: SshSettings, connection: SharedConnection, cancellation: RunCancellation) -> None:
         self.host = host
         self.warnings: list[str] = []
+        self.inner: Mapping[str, int | None] | None = None
         self._configured, self._ssh, self._connection, self._cancellation = host, ssh, connection, cancellation
         self._session: SnapshotSession | None = None
         self._newest: SnapshotSession | None = None  # to be ended, whether the host has lost it or not
@@ -90,7 +91,7 @@ class HostSnapshots:
 
     @Checkpoint("session of snapshots begun")
     def _begun(self, session: SnapshotSession) -> None:
-        self._newest = session
+        self._newest, self.inner = session, session.inner
         self._session, self.host = session, in_session(self._configured, session.name, session.own)
         for dump in session.dumps:
             before = self._dumps.get(dump.name)

@@ -4,25 +4,28 @@ folder as an empty one, deletes nothing below it, and prints nothing.
 So the host is asked again about the possible ones: folders that are empty and that this run has made or changed, because such a
 folder has the owner and the times of the mounted filesystem. A folder that an earlier backup found remains in the list as long as
 it is unchanged. The host is asked about all folders in a first backup, and if files of the base were neither listed nor deleted.
+
+A host with btrkeep-source lists its mounts and subvolumes at the begin of a session, with their sizes, and is not asked again.
 """
 
 import asyncio
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backupd.files.tree import Tree, joined
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult, Record
-from backupd.rsync.host_answers import is_expected, left_out_words
+from backupd.rsync.host_answers import NO_SIZES, is_expected, left_out_words
 from backupd.rsync.probe import HostAccess, left_empty
 from backupd.rsync.process import RunCancellation
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from backupd.run.finalisation import WorkSubvolume
 from backupd.run.run_context import RunContext
 from btrkeep.config import HostConfig
+from btrkeep.config.self_exclusion import below
 from btrkeep.errors import OperatorError
 from btrkeep.pool.subvolume import commit, describe, opened
 from btrkeep.treescan import FolderPaths, changed_inodes
@@ -56,20 +59,33 @@ async def with_left_out(
     protocol: int | None,
     cancellation: RunCancellation,
     connection: SharedConnection,
+    inner: Mapping[str, int | None] | None,
 ) -> list[PathResult]:
     """Returns the results of a run with `one_file_system`, with the folders that were left out of each path. Raises OSError of the
     pool.
 
-    `protocol`: that of the transfer; None if unknown. `connection`: that of the run.
+    `protocol`: that of the transfer; None if unknown. `connection`: that of the run. `inner`: as in SnapshotSession.
     """
+    if inner is not None:
+        return [_listed(prepared.path, result, inner) if _is_whole(result) else result for result in results]
     if protocol is not None and protocol < _PRINTS_MOUNTS:
         return [not_looked(result, "that needs rsync 3.1 or later on the host") for result in results]
     changed = await asyncio.to_thread(_changed_folders, prepared.path)
     new = list[PathResult]()
     for result in results:
-        is_listed = result.outcome in (PathOutcome.COMPLETE, PathOutcome.SUSPECT)
-        new.append(await _one_path(context, host, prepared, result, changed, cancellation, connection) if is_listed else result)
+        is_asked = _is_whole(result)
+        new.append(await _one_path(context, host, prepared, result, changed, cancellation, connection) if is_asked else result)
     return new
+
+
+def _is_whole(result: PathResult) -> bool:
+    return result.outcome in (PathOutcome.COMPLETE, PathOutcome.SUSPECT)
+
+
+def _listed(subvolume: Path, result: PathResult, inner: Mapping[str, int | None]) -> PathResult:
+    """Returns the result with the folders that the host's list has below its path."""
+    folders = [folder for folder in inner if folder != result.path and below(folder, result.path)]
+    return _with_folders(subvolume, result, folders, inner)
 
 
 def not_looked(result: PathResult, why: str) -> PathResult:
@@ -118,16 +134,23 @@ async def _one_path(
             await connection.close()  # the error may have broken it
             return not_looked(result, STOPPED if cancellation else error.message)
         left_out += [os.fsdecode(folder) for folder in folders]
+    return _with_folders(prepared.path, result, left_out)
+
+
+def _with_folders(
+    subvolume: Path, result: PathResult, folders: Sequence[str], sizes: Mapping[str, int | None] = NO_SIZES
+) -> PathResult:
+    """Returns the result with those of the folders that are in the backup, and a warning that names them."""
     present = [
-        folder for folder in dict.fromkeys(left_out) if not is_expected(folder, result.path) and _is_folder(prepared.path, folder)
+        folder for folder in dict.fromkeys(folders) if not is_expected(folder, result.path) and _is_folder(subvolume, folder)
     ]
     if not present:
         return replace(result, left_out=())
-    old = [folder for folder in present if not _is_empty(prepared.path, folder)]
+    old = [folder for folder in present if not _is_empty(subvolume, folder)]
     return replace(
         result,
         left_out=tuple(present[:_MOST_KEPT]),
-        warnings=(*result.warnings, left_out_words(result.path, present, len(old))),
+        warnings=(*result.warnings, left_out_words(result.path, present, len(old), sizes)),
     )
 
 

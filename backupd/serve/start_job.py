@@ -1,7 +1,7 @@
 """Starts work that is long or needs the network in a unit, or without systemd in a separate process.
 
 At most `concurrency` backups are started; the others wait as files, in the order of `next_turns`.
-docs/decisions/0022-runs-that-are-asked-for.rst has the reasons.
+docs/decisions/0022-requested-runs.rst has the reasons.
 """
 
 import logging

@@ -54,6 +54,7 @@ HIDDEN = ".btrkeep-source"  # the folder of our snapshots at the top of a btrfs 
 NEVER = (".snapshots", HIDDEN)  # nested subvolumes below these names are others' snapshots, and ours
 PREFIX = "btrkeep-source-"  # of LVM volumes and ZFS snapshots
 MOST_NESTED = 2000
+MOST_INNER = 4000  # filesystems and subvolumes below the paths; a server reads no more of them
 MOST_PATHS = 2000
 SERVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
 SESSION = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,49})-(\d{8}T\d{6}Z)-[0-9a-f]{6}")
@@ -457,47 +458,60 @@ def take_btrfs(piece: Dict[str, Any]) -> None:
 
 
 def remove_btrfs(piece: Dict[str, Any]) -> None:
+    remove_btrfs_snapshots(piece["folder"], [piece["name"]])
+
+
+def remove_btrfs_snapshots(point: str, names: Sequence[str]) -> None:
+    """Removes snapshots of a subvolume and those nested in it. There may be thousands: the trees of btrfs are read once for all.
+
+    A folder is opened by its number, as file servers do, so that its owner cannot move it away.
+    """
+    folders: Dict[Tuple[int, int], int] = {}
     try:
-        with opened(piece["folder"]) as top:
+        with opened(point) as top:
             try:
-                folder = _folder_of(top, piece["name"])
-            except OSError:  # nothing was made; or a user owns the top and has put another folder or a link in its place, in which
-                return  # root deletes nothing: it may contain subvolumes of other users
-            try:
-                with contextlib.suppress(FileNotFoundError):
-                    fcntl.ioctl(folder, SNAP_DESTROY, bytearray(struct.pack("=q4088s", 0, piece["name"].encode())))
-            finally:
-                os.close(folder)
+                places = own_snapshots(top)
+                for name in names:
+                    if name in places and places[name] not in folders:
+                        tree, number = places[name]
+                        handle = struct.pack("=IiQQI", 20, FILEID_BTRFS, number, tree, 0)
+                        folders[tree, number] = _call("open_by_handle_at", top, handle, os.O_RDONLY | os.O_DIRECTORY)
+            except PermissionError:  # in a container
+                with contextlib.suppress(OSError):
+                    folders[0, 0] = hidden_folder(top)
+                places = dict.fromkeys(names, (0, 0))
+            except OSError:  # a user has put something else in its place, in which root deletes nothing: it may contain subvolumes
+                return  # of other users
+            for name in names:
+                folder = folders.get(places.get(name, (0, 0)))
+                if folder is not None:
+                    with contextlib.suppress(FileNotFoundError):
+                        fcntl.ioctl(folder, SNAP_DESTROY, bytearray(struct.pack("=q4088s", 0, name.encode())))
             with contextlib.suppress(OSError):
                 os.rmdir(HIDDEN, dir_fd=top)
     except (FileNotFoundError, NotADirectoryError):  # the filesystem is no longer mounted
         pass
-
-
-def _folder_of(top: int, name: str) -> int:
-    """Opens the folder of a snapshot, wherever the owner of the top has moved it: by its number, as file servers do."""
-    try:
-        tree, number = own_snapshots(top)[name]
-        handle = struct.pack("=IiQQI", 20, FILEID_BTRFS, number, tree, 0)
-        return _call("open_by_handle_at", top, handle, os.O_RDONLY | os.O_DIRECTORY)
-    except (PermissionError, KeyError):  # in a container; or it was not made
-        return hidden_folder(top)
+    finally:
+        for folder in folders.values():
+            os.close(folder)
 
 
 def own_snapshots(top: int) -> Dict[str, Tuple[int, int]]:
     """Returns the snapshots that are in folders of a subvolume which only root can write: by name, the numbers of the subvolume and
     the folder. It reads the trees of btrfs, in which a rename changes neither. Raises OSError."""
     answer, snapshots = bytearray(struct.pack("=QQ4080x", 0, SUBVOLUME_TOP)), {}
+    is_own: Dict[int, bool] = {}
     fcntl.ioctl(top, INO_LOOKUP, answer)
     (tree,) = struct.unpack_from("=Q", answer)
     for _, content in tree_items(top, ROOT_TREE, tree, ROOT_REF):
         folder, _, length = struct.unpack_from("=QQH", content)
         name = os.fsdecode(content[18 : 18 + length])
         if SESSION.fullmatch(name.rpartition(".")[0]) or KEPT.fullmatch(name):
-            for _, inode in tree_items(top, tree, folder, INODE_ITEM):
-                owner, _, mode = struct.unpack_from("=III", inode, 44)
-                if owner == os.geteuid() and not mode & 0o077:
-                    snapshots[name] = (tree, folder)
+            if folder not in is_own:
+                inodes = [struct.unpack_from("=III", inode, 44) for _, inode in tree_items(top, tree, folder, INODE_ITEM)]
+                is_own[folder] = any(owner == os.geteuid() and not mode & 0o077 for owner, _, mode in inodes)
+            if is_own[folder]:
+                snapshots[name] = (tree, folder)
     return snapshots
 
 
@@ -612,6 +626,8 @@ class SnapshotPlan:
 
         self.reason = ""
         """Why no snapshot can be taken at all, or ""."""
+        self.walked: Set[str] = set()
+        """The mount points of btrfs in which all nested subvolumes are known."""
 
     def add(self, point: str, key: Optional[str], folder: str = "", reason: str = "") -> None:
         place = {"point": point, "key": key, "folder": folder, "reason": reason, "counts": True}
@@ -707,6 +723,7 @@ def _plan_btrfs(
         key = plan.piece(str(status.st_dev), method="btrfs", folder=top.point, of=top.point, mount=mount.point)
         plan.add(mount.point, key, "" if folder == "." else folder)
     _plan_nested(plan, mount, mount.point, top.point, mounts, wanted)
+    plan.walked.add(mount.point)
     return ""
 
 
@@ -792,6 +809,35 @@ def consistency(plan: SnapshotPlan, mounts: Sequence[MountEntry], path: str) -> 
     return {"path": as_text(path), "consistency": "live" if live else "snapshot", "methods": methods, "reason": reason}
 
 
+def inner_filesystems(plan: SnapshotPlan, mounts: Sequence[MountEntry], paths: Sequence[str]) -> Optional[List[Dict[str, Any]]]:
+    """Returns the mounts and nested subvolumes below the paths: those that rsync with --one-file-system excludes. None: unknown."""
+    shown = [mount for mount in mounts if mount.kind not in PSEUDO]
+    holders = {holder(mounts, path).point for path in paths}
+    inner = {mount.point: mount for mount in shown if any(is_below(mount.point, path) and mount.point != path for path in paths)}
+    unknown = [mount for mount in shown if mount.point in {*inner, *holders} and mount.kind == "btrfs"]
+    if any(os.path.realpath(path) != path for path in paths) or any(mount.point not in plan.walked for mount in unknown):
+        return None
+    answers = [{"path": as_text(point), "type": mount.kind, "bytes": used_bytes(mount)} for point, mount in inner.items()]
+    nested = {place["point"] for place in plan.places} - {mount.point for mount in shown}
+    answers += [
+        {"path": as_text(point), "type": "subvolume", "bytes": None}
+        for point in sorted(nested)
+        if any(is_below(point, path) and point != path for path in paths)
+    ]
+    return answers if len(answers) <= MOST_INNER else None
+
+
+def used_bytes(mount: MountEntry) -> Optional[int]:
+    """Returns the bytes in use of a filesystem that is mounted whole; None: unknown. FUSE and a server may not answer."""
+    if mount.root != "/" or is_remote(mount):
+        return None
+    try:
+        status = os.statvfs(mount.point)
+    except OSError:
+        return None
+    return (status.f_blocks - status.f_bfree) * status.f_frsize
+
+
 # --- sessions -------------------------------------------------------------------------------------------------------------------
 class Sessions:
     """The folder with the records of sessions: NAME.json, and NAME.lock, which each rsync of the session holds."""
@@ -862,13 +908,19 @@ class Sessions:
 
     def _remove_pieces(self, pieces: Sequence[Dict[str, Any]]) -> None:
         """Removes snapshots. A volume is in use for a moment after its last reader has ended."""
-        deadline, left = time.monotonic() + 5, list(pieces)
+        groups: Dict[str, List[Dict[str, Any]]] = {}  # of a btrfs, all; of LVM and ZFS, each
+        for piece in pieces:
+            groups.setdefault(piece["folder"] if piece["method"] == "btrfs" else piece["name"], []).append(piece)
+        deadline, left = time.monotonic() + 5, list(groups.values())
         while left:
             error = None
-            for piece in list(left):
+            for group in list(left):
                 try:
-                    REMOVE[piece["method"]](piece)
-                    left.remove(piece)
+                    if group[0]["method"] == "btrfs":
+                        remove_btrfs_snapshots(group[0]["folder"], [piece["name"] for piece in group])
+                    else:
+                        REMOVE[group[0]["method"]](group[0])
+                    left.remove(group)
                 except OSError as problem:
                     error = problem
             if error and time.monotonic() > deadline:
@@ -923,9 +975,9 @@ class Sessions:
         for mount in mounts:
             if mount.kind == "btrfs" and "btrfs" in self.config.methods and not mount.read_only:
                 with contextlib.suppress(OSError):
-                    for name in snapshots_in(mount.point):
-                        if is_orphan(name.rpartition(".")[0]):
-                            remove_btrfs({"folder": mount.point, "name": name})
+                    orphans = [name for name in snapshots_in(mount.point) if is_orphan(name.rpartition(".")[0])]
+                    if orphans:
+                        remove_btrfs_snapshots(mount.point, orphans)
         with contextlib.suppress(OSError, ValueError, KeyError):
             if "lvm" in self.config.methods and any(os.path.exists(f"/sys/dev/block/{mount.device}/dm") for mount in mounts):
                 for row in _lvs("vg_name,lv_name"):
@@ -1710,6 +1762,7 @@ class Host:
             ],
             "dumps": dumps,
             "own": [as_text(folder) for folder in own],
+            "inner": inner_filesystems(plan, mounts, paths),
         }
 
     def _dumps(self, paths: Sequence[str]) -> List[Dict[str, Any]]:

@@ -1,9 +1,9 @@
 """What an expiry reads and writes for a host: its backups, deletions and marks, and the rest of a forgotten host."""
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +17,7 @@ from backupd.expire.expiry_context import ExpiryContext
 from backupd.expire.host_backups import HostOnPool, _from_pool, _names
 from backupd.expire.mark import _Batch, _decide, remove_hosts
 from backupd.expire.queue import CleanerQueue
-from backupd.repo.backup_json import Record, UnreadableRecord
-from backupd.repo.final_backups import FinalBackup
+from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.notes_json import Notes, write_notes
 from btrkeep.catalogue import Backup, BackupState, Catalogue
 from btrkeep.config import Config, Retention
@@ -26,27 +25,8 @@ from btrkeep.config.settings import PoolSettings
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostBackups, HostPlan, Plan
 from btrkeep.decisions.retention import Candidate, Reason, RetentionCode
 from btrkeep.pool.marker import WORKING, Pool
-from btrkeep.pool.subvolume import Subvolume
 from btrkeep.process.progress import ProgressSinks
-
-NOON = datetime(2026, 3, 20, 12, tzinfo=UTC)
-
-
-def final(name: str, ancestors: Mapping[str, int] | None = None, **subvolume: Any) -> FinalBackup:
-    kernel = Subvolume(
-        **{
-            "id": 300,
-            "uuid": f"uuid of {name}",
-            "parent_uuid": None,
-            "read_only": True,
-            "generation": 50,
-            "created": 40,
-            **subvolume,
-        }
-    )
-    return FinalBackup(
-        Path("/pool/hosts/web1") / name, kernel, Record("web1", "u", "complete", NOON, name, ancestors=ancestors or {})
-    )
+from tests.backupd.facts import NOON, final
 
 
 @pytest.fixture

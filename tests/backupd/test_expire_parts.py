@@ -4,10 +4,9 @@ import errno
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,7 @@ from backupd.expire.monitor import in_hand
 from backupd.expire.mount_option import SwitchedOption, read_record, record_path
 from backupd.expire.queue import CleanerQueue, Governor
 from backupd.expire.report import ExpiryProgress, Pause, Summary
-from backupd.repo.backup_json import Record, UnreadableRecord
+from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.final_backups import FinalBackup
 from backupd.repo.notes_json import Notes
 from backupd.repo.reconcile import ReconcileResult
@@ -40,26 +39,7 @@ from btrkeep.pool.orphans import Drop
 from btrkeep.pool.subvolume import Subvolume
 from btrkeep.process.proc import start_time
 from btrkeep.process.progress import ProgressSinks
-
-NOON = datetime(2026, 3, 20, 12, tzinfo=UTC)
-
-
-def final(name: str, ancestors: Mapping[str, int] | None = None, **subvolume: Any) -> FinalBackup:
-    kernel = Subvolume(
-        **{
-            "id": 300,
-            "uuid": f"uuid of {name}",
-            "parent_uuid": None,
-            "read_only": True,
-            "generation": 50,
-            "created": 40,
-            **subvolume,
-        }
-    )
-    return FinalBackup(
-        Path("/pool/hosts/web1") / name, kernel, Record("web1", "u", "complete", NOON, name, ancestors=ancestors or {})
-    )
-
+from tests.backupd.facts import NOON, final
 
 OLDER = final("older", created=10, written=12)
 

@@ -204,3 +204,31 @@ def test_snapshots_are_excluded_only_with_snapshots_and_their_folders_only_in_a_
     own = in_session(with_snapshots, "office-1", ("/srv/a[b]/.btrkeep-source",))
     assert filters(own, "/") == ("--filter=- /srv/a\\[b]/.btrkeep-source/", "--filter=- *.tmp", ours, kept)
     assert filters(HostConfig("web1", address="web1", paths=("/",), exclude=("*.tmp",)), "/") == ("--filter=- *.tmp", kept)
+
+
+def test_the_filesystems_below_the_paths_are_parsed_and_an_older_program_does_not_list_them() -> None:
+    assert parsed().inner is None
+    assert parsed(inner=None).inner is None
+    assert parsed(inner=[]).inner == {}
+    entries = [{"path": "/srv/\udcff", "type": "xfs", "bytes": 7}, {"path": "/srv/a", "type": "subvolume", "bytes": None}]
+    assert parsed(inner=entries).inner == {"/srv/\udcff": 7, "/srv/a": None}
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        {"path": "/srv"},
+        [7],
+        [{"path": "srv", "bytes": 7}],
+        [{"path": "/srv"}],
+        [{"path": "/srv", "bytes": -1}],
+        [{"path": "/srv", "bytes": 1 << 64}],
+        [{"path": "/srv", "bytes": True}],
+        [{"path": "/srv", "bytes": "7"}],
+        [{"path": "/\ud800", "bytes": 7}],
+        [{"path": f"/{number}", "bytes": 7} for number in range(4001)],
+    ],
+)
+def test_an_invalid_list_of_filesystems_is_refused(inner: object) -> None:
+    with pytest.raises(NoSnapshots):
+        parsed(inner=inner)

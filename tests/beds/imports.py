@@ -38,7 +38,7 @@ BELOW = {
     **dict.fromkeys(EDGE, (*BOTTOM, *SCAN, *GROUND)),
     **dict.fromkeys(PROGRAMS, (*BOTTOM, *SCAN, *GROUND, *DECISIONS, *CHARTS, *EDGE)),
 }
-# A door leads to pure code (docs/decisions/0015-doors.rst); its target is given without the code behind it.
+# A door leads to pure code (docs/decisions/0015-dashboard-imports-decisions.rst); its target is given without the code behind it.
 DOORS = {
     ("heatmap", "balancer.score", ()),  # to colour by fragmentation
     ("web", "heatmap", ("heatmap.cli", "heatmap.state_reader")),  # to draw a recorded state

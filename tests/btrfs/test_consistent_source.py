@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from btrkeep.units import format_size
 from tests.beds import work
 from tests.beds.nights import Nights
 from tests.beds.source_program import HIDDEN, SourceHost
@@ -301,13 +302,38 @@ def test_check_connect_names_the_paths_without_a_snapshot(web1: Web1) -> None:
     assert web1.is_clean()
 
 
-def test_one_file_system_is_asked_live_and_its_folders_are_named(web1: Web1) -> None:
-    work("btrfs", "subvolume", "create", web1.www / "nested")
-    (web1.www / "nested" / "file").write_text("x")
-    web1.configure(one_file_system=True)
-    result = web1.nights.run("web1")["web1"]
-    assert result["outcome"] == "complete"
-    assert str(web1.www / "nested") in result["warnings"][0]
+def test_what_one_file_system_excludes_is_listed_by_the_session_and_the_host_is_not_asked_again(web1: Web1) -> None:
+    log = web1.nights.top / "requests"
+    inner = f'echo "$*" >>{log}; exec ssh -F none "$@"'
+    web1.nights.settings("ssh", command=shlex.join(["sh", "-c", inner, "ssh"]))
+    for name in ("nested", "nested/deeper", "skipped"):
+        work("btrfs", "subvolume", "create", web1.www / name)
+        (web1.www / name / "file").write_text("x")
+    web1.configure(one_file_system=True, exclude=["skipped/"])
+    mounted = web1.www / "mounted \udcff"
+    mounted.mkdir()
+    work("mount", "-t", "tmpfs", "-o", "size=8m", "none", mounted)
+    try:
+        (mounted / "file").write_bytes(b"x" * 2_000_000)
+        used = int(work("df", "--output=used", "--block-size=1", mounted).stdout.split()[1])
+        printed = work("rsync", "--dry-run", "--recursive", "-xx", "--info=mount", f"{web1.www}/", "nowhere").stdout
+        assert sorted(re.findall(r"mount-point dir (\w+)", printed)) == ["mounted", "nested", "skipped"]
+        for night in (1, 2):
+            log.write_text("")
+            result = web1.nights.run("web1")["web1"]
+            assert result["outcome"] == "complete"
+            (warning,) = result["warnings"]
+            assert f"{web1.www}/nested" in warning
+            assert "skipped" not in warning
+            assert "deeper" not in warning
+            assert format_size(used) in warning, night
+            assert len([line for line in log.read_text().splitlines() if "--server" in line]) == 1
+            left_out = web1.nights.record("web1")["paths"][0]["left_out"]
+            assert sorted(left_out) == sorted([str(mounted), str(web1.www / "nested")])
+    finally:
+        work("umount", mounted)
+    mounted.rmdir()
+    assert str(mounted) not in web1.nights.run("web1")["web1"]["warnings"][0]
     assert not (web1.nights.data("web1", web1.www) / "nested" / "file").exists()
     assert web1.is_clean()
 

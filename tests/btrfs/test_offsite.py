@@ -330,13 +330,32 @@ def append_only(folder: Path, password: str) -> Iterator[str]:
         server.wait()
 
 
-def test_a_server_that_lets_nothing_be_deleted_takes_it_and_gives_it_back(far: Offsite) -> None:
-    fill(far.night.source)
+@contextmanager
+def append_only_repository(far: Offsite) -> Iterator[None]:
+    """The repository `far` behind a server that refuses deletions."""
     far.repository.mkdir()
     with append_only(far.repository, KEY) as url:
         file = far.secret("environment", f"RESTIC_REPOSITORY={url}\n")
         far.settings(repository=None, environment_file=str(file))
         far.offsite("init", "far")
+        yield
+
+
+def damaged_backup(far: Offsite) -> Path:
+    """A first backup of web1 with a file whose first block cannot be read; returns the source, outside of the pool's disk."""
+    source = far.away / "source"
+    source.mkdir()
+    fill(source)
+    far.night.host("web1", source)
+    far.backup("2026-03-01T22:00:00Z")
+    far.offsite("init", "far")
+    damage(far.night.top, (source / "b").read_bytes()[:4096])
+    return source
+
+
+def test_a_server_that_lets_nothing_be_deleted_takes_it_and_gives_it_back(far: Offsite) -> None:
+    fill(far.night.source)
+    with append_only_repository(far):
         for day in (1, 2):
             far.backup(f"2026-03-0{day}T22:00:00Z")
             far.run("--now", f"2026-03-0{day}T23:00:00Z")
@@ -346,11 +365,7 @@ def test_a_server_that_lets_nothing_be_deleted_takes_it_and_gives_it_back(far: O
 
 def test_the_age_is_that_of_the_newest_backup_there_and_a_server_that_is_down_is_not_made_anew(far: Offsite) -> None:
     fill(far.night.source)
-    far.repository.mkdir()
-    with append_only(far.repository, KEY) as url:
-        file = far.secret("environment", f"RESTIC_REPOSITORY={url}\n")
-        far.settings(repository=None, environment_file=str(file))
-        far.offsite("init", "far")
+    with append_only_repository(far):
         far.backup("2026-03-01T22:00:00Z")
         far.run("--now", "2026-03-02T10:00:00Z")
     assert (far.copies("2026-03-02T11:00:00Z")["state"], far.copies("2026-03-02T11:00:00Z")["age"]) == ("ok", 13 * 3600)
@@ -362,13 +377,7 @@ def test_the_age_is_that_of_the_newest_backup_there_and_a_server_that_is_down_is
 
 
 def test_what_restic_could_not_read_whole_does_not_count(far: Offsite) -> None:
-    source = far.away / "source"  # not on the pool's disk
-    source.mkdir()
-    fill(source)
-    far.night.host("web1", source)
-    far.backup("2026-03-01T22:00:00Z")
-    far.offsite("init", "far")
-    damage(far.night.top, (source / "b").read_bytes()[:4096])
+    source = damaged_backup(far)
     done = far.offsite("run", "--now", "2026-03-02T12:00:00Z", status=1)
     assert "could not read all of it" in done.stderr
     assert far.copies("2026-03-02T22:00:00Z")["state"] == "failing"
@@ -385,11 +394,7 @@ def test_what_restic_could_not_read_whole_does_not_count(far: Offsite) -> None:
 def test_a_retention_with_a_key_that_cannot_delete_is_told(far: Offsite) -> None:
     """restic tries ten times, for most of a minute."""
     (far.night.source / "a").write_text("first\n")
-    far.repository.mkdir()
-    with append_only(far.repository, KEY) as url:
-        file = far.secret("environment", f"RESTIC_REPOSITORY={url}\n")
-        far.settings(repository=None, environment_file=str(file))
-        far.offsite("init", "far")
+    with append_only_repository(far):
         for day in (1, 2):
             far.backup(f"2026-03-0{day}T22:00:00Z")
             far.run("--now", f"2026-03-0{day}T23:00:00Z")

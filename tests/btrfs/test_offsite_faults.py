@@ -20,7 +20,7 @@ from tests.beds.cli import backupd_start
 from tests.beds.faults import damage
 from tests.beds.watch import wait_for
 from tests.beds.work import work
-from tests.btrfs.test_offsite import Offsite, far, fill
+from tests.btrfs.test_offsite import Offsite, damaged_backup, far, fill
 
 pytestmark = pytest.mark.btrfs
 __all__ = ["far"]
@@ -279,13 +279,7 @@ def test_a_name_that_is_hostile_is_printed_as_text(far: Offsite) -> None:
 
 def test_a_backup_that_restic_cannot_read_is_not_sent_for_ever(far: Offsite) -> None:
     """Each try leaves a snapshot there, which a key that can only add cannot remove, and the timer comes each hour."""
-    source = far.away / "source"  # not on the pool's disk
-    source.mkdir()
-    fill(source)
-    far.night.host("web1", source)
-    far.backup("2026-03-01T22:00:00Z")
-    far.offsite("init", "far")
-    damage(far.night.top, (source / "b").read_bytes()[:4096])
+    source = damaged_backup(far)
     for hour in range(5):
         answer = far.run("--now", f"2026-03-02T0{hour}:00:00Z", status=1)
         assert [failure["host"] for failure in answer["failed"]] == ["web1"]

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.takes(40),
     pytest.mark.skipif(
-        BINARIES is None or not (BINARIES / "pgbench").exists(), reason="left out: with PostgreSQL (no server and pgbench here)"
+        BINARIES is None or not (BINARIES / "pgbench").exists(), reason="left out: with PostgreSQL (it is not installed)"
     ),
 ]
 LINES = "two\nlines\r"

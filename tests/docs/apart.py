@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.beds.ssh import SSHD
 from tests.beds.steps import Done
 from tests.beds.walls import walled
@@ -57,6 +59,17 @@ def why_not() -> str:
     """Why this checkout cannot be used in such a machine, or ""."""
     hidden = [path for path in (str(TOP), sys.prefix, sys.base_prefix) if Path(path).is_relative_to("/srv")]
     return f"{hidden[0]} would be hidden there" if hidden else ""
+
+
+APART = [
+    pytest.mark.takes(20),
+    pytest.mark.btrfs,
+    pytest.mark.ssh,
+    pytest.mark.root,
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_not()), reason=f"left out: a machine apart ({why_not()})"),
+]
+"""The marks of a module that types a page on such a machine."""
 
 
 def run_apart(steps: Sequence[str], pool: Path, place: Path) -> list[Done]:

@@ -10,20 +10,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.beds import session
-from tests.docs.apart import run_apart, why_not
+from tests.docs.apart import APART, run_apart
 from tests.docs.pages import Page
 
-pytestmark = [
-    pytest.mark.takes(20),
-    pytest.mark.btrfs,
-    pytest.mark.ssh,
-    pytest.mark.root,
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(why_not()), reason=f"left out: a machine apart ({why_not()})"),
-]
+pytestmark = APART
 
 Read = Callable[[str], Page]
 Steps = dict[str, str]

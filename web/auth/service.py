@@ -2,7 +2,7 @@
 
 The dashboard sends names and passwords to it, and gets a session's random word; the root service asks it for the viewer of a word.
 An attacker who controls the dashboard therefore cannot read password hashes, create users or sessions, or change a role.
-docs/decisions/0032-who-is-logged-in.rst has the reasons.
+docs/decisions/0032-logins-and-rights.rst has the reasons.
 
 Login attempts are limited. An attempt is counted before the password is checked, so that parallel attempts count separately. Within
 a quarter of an hour: 5 for a name from one address, 20 from one address, and 50 for a name from all addresses. The last limit does
