@@ -165,7 +165,7 @@ async def ask_source(
     except TimeoutError:
         group.signal(signal.SIGKILL)
         await group.wait()
-        raise NoSnapshots(f"{PROGRAM} did not answer within {seconds:.0f} seconds", "check what it waits for on the host") from None
+        raise late_answer(seconds) from None
     except asyncio.CancelledError:
         group.signal(signal.SIGKILL)
         raise
@@ -173,11 +173,21 @@ async def ask_source(
         cancellation.group = None
     if len(output) > _LARGEST:
         raise NoSnapshots(f"the answer of {PROGRAM} is larger than {_LARGEST >> 20} MiB", _install())
-    if status == _NOT_CONNECTED:
-        raise NotConnected(bytes(errors), time.monotonic() - begun)
     if status:
-        raise NoSnapshots(*_refusal(status, errors.decode("utf-8", "replace")))
+        raise refused(status, bytes(errors), time.monotonic() - begun)
     return bytes(output)
+
+
+def late_answer(seconds: float) -> NoSnapshots:
+    """Returns the error of a request without an answer in that time."""
+    return NoSnapshots(f"{PROGRAM} did not answer within {seconds:.0f} seconds", "check what it waits for on the host")
+
+
+def refused(status: int, errors: bytes, seconds: float) -> NoSnapshots | NotConnected:
+    """Returns the error of a request that ended with a status after `seconds`."""
+    if status == _NOT_CONNECTED:
+        return NotConnected(errors, seconds)
+    return NoSnapshots(*_refusal(status, errors.decode("utf-8", "replace")))
 
 
 def _refusal(status: int, errors: str) -> tuple[str, str]:

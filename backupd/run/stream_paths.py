@@ -27,8 +27,17 @@ from backupd.run.run_context import RunContext, RunningTransfer
 from backupd.run.source_paths import HostTransfer, Pause
 from backupd.run.verdict import PathEvidence, SuspectLimits, judge_path
 from backupd.streams import stream_format
-from backupd.streams.applying import AppliedStream, StreamTarget, apply_stream, writes_encoded
-from backupd.streams.host_stream import FolderAbove, HostStream, StreamSession, begin_streams, in_stream, keeper_of, stream_command
+from backupd.streams.applying import AppliedStream, RemoteStream, StreamTarget, apply_stream, writes_encoded
+from backupd.streams.host_stream import (
+    FolderAbove,
+    HostStream,
+    StreamSession,
+    begin_stream,
+    begin_streams,
+    in_stream,
+    keeper_of,
+    stream_command,
+)
 from btrkeep.backup_states import Cause, CauseCode, ConditionKey, ConditionKind
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
@@ -93,7 +102,8 @@ class StreamTransfer:
         self.quota = HostQuota(context.pool, host)
         self.limits = LimitWatch(host, prepared.path, cancellation)
         self.confined = context.confines(host)
-        self.connection = SharedConnection(host, context.config.ssh, wanted=True)
+        self.connection = SharedConnection(host, context.config.ssh, wanted=len(host.paths) > 1)
+        self._remote: RemoteStream | None = None  # of a single path, whose stream follows the answer
         self.snapshots = StreamSources([])
         self.results: dict[str, PathResult] = {}
         self.seconds = {"stream": 0.0}
@@ -164,6 +174,13 @@ class StreamTransfer:
             await self.pause(min(_LONGEST_PAUSE, self.context.retry_pause * 3 ** (attempt - 1)), True)
         if session is None:
             return
+        try:
+            await self._apply(session, begun)
+        finally:
+            if self._remote:
+                await self._remote.end()
+
+    async def _apply(self, session: StreamSession, begun: float) -> None:
         self.snapshots.dumps = session.dumps
         self.seconds["snapshots"] = round(time.monotonic() - begun, 3)  # with the login, and the dumps
         for path in self.host.paths:
@@ -192,10 +209,7 @@ class StreamTransfer:
         """Requests the snapshots. Without them, `results` has the reason."""
         have = [] if self.way.complete else [stream for path in self.host.paths if (stream := self._parent_of(path))]
         try:
-            control = await self.connection.socket(self.cancellation)
-            keeper = keeper_of(self.context.pool, self.host.name)
-            seconds = self.host.deadline / 2  # a host that hangs here is then reported as such
-            session = await begin_streams(self.host, self.context.config.ssh, control, keeper, have, self.cancellation, seconds)
+            session = await self._request(have)
         except NotConnected as error:
             messages = Messages()
             messages.feed(error.printed)
@@ -214,6 +228,19 @@ class StreamTransfer:
                 return session
         return None
 
+    async def _request(self, have: Sequence[str]) -> StreamSession:
+        """Requests the snapshots, and the stream of a single path. Raises NotConnected, NoSnapshots."""
+        host, ssh, keeper = self.host, self.context.config.ssh, keeper_of(self.context.pool, self.host.name)
+        seconds = host.deadline / 2  # a host that hangs here is then reported as such
+        if len(host.paths) > 1:
+            control = await self.connection.socket(self.cancellation)
+            return await begin_streams(host, ssh, control, keeper, have, self.cancellation, seconds)
+        buckets = self.context.buckets(host)
+        session, self._remote = await begin_stream(
+            host, ssh, buckets, keeper, have, self.cancellation, seconds, plain=self.way.plain
+        )
+        return session
+
     def _parent_of(self, path: str) -> str | None:
         """Returns the identity of the snapshot that the base has at a path, unchanged."""
         base = self.prepared.base
@@ -227,17 +254,15 @@ class StreamTransfer:
         parent = stream.parent if stream.parent is not None and stream.parent == self._parent_of(path) else None
         stream = replace(stream, parent=parent)
         target = await self._target(stream)
-        buckets = self.context.buckets(self.host)
         self.running.path = path
         try:
-            control = await self.connection.socket(self.cancellation)
+            remote, self._remote = self._remote or await self._send(stream), None
         except NotConnected as error:
             messages = Messages()
             messages.feed(error.printed)
             messages.close()
             self._means = meaning(_NOT_CONNECTED, messages.last)
             return self._judged(path, _NOT_CONNECTED, messages, {}, error.seconds)
-        remote = stream_command(self.host, self.context.config.ssh, control, buckets, stream, plain=self.way.plain)
         async with self.quota.held():
             self.writing = True
             done = await apply_stream(
@@ -250,6 +275,12 @@ class StreamTransfer:
         self.seconds["stream"] = round(self.seconds["stream"] + seconds, 3)
         self._said[path] = tuple(done.ended.messages.last)
         return self._result(stream, done, seconds)
+
+    async def _send(self, stream: HostStream) -> RemoteStream:
+        """Requests the stream of one of several paths. Raises NotConnected."""
+        control = await self.connection.socket(self.cancellation)
+        buckets = self.context.buckets(self.host)
+        return RemoteStream(stream_command(self.host, self.context.config.ssh, control, buckets, stream, plain=self.way.plain))
 
     async def _target(self, stream: HostStream) -> StreamTarget:
         """Prepares the folder: it stays as the base has it for a difference, and is emptied for a complete stream."""
@@ -313,7 +344,7 @@ class StreamTransfer:
 
     def _of_host(self, path: str, done: AppliedStream, numbers: Mapping[str, int], seconds: float) -> PathResult:
         """Returns the result of a stream that the host or the connection ended."""
-        messages, status = Messages(), done.ssh_status or 0
+        messages, status = Messages(), done.ssh_status
         messages.feed(done.ssh_errors)
         messages.close()
         self._said[path] = tuple(messages.last)

@@ -11,9 +11,9 @@ A server asks with SSH_ORIGINAL_COMMAND:
     which the snapshots are in the places of the filesystems. Without a session, `rsync --server --sender ...` reads the live files.
 `btrkeep-source end SESSION` removes the snapshots; so do the next `begin` of this server, and a timer.
 `btrkeep-source check [--] [PATH...]` reports what `begin` would do.
-`btrkeep-source send-begin --for KEEPER [--have ID]... -- PATH...` runs the dumps and takes a read-only snapshot of each subvolume,
-    for a stream. It stays for the next one. Of those of this KEEPER (which backups of which server; 8 hexadecimal digits), only the
-    first one of the --have is kept beside it: the parent.
+`btrkeep-source send-begin --for KEEPER [--have ID]... [--send [--plain]] -- PATH...` runs the dumps, then takes a read-only snapshot
+    of each subvolume for a stream, which stays for the next one. Of those of this KEEPER (which backups of which server; 8
+    hexadecimal digits), only the first one of the --have is kept beside it: the parent. --send: the only path's stream follows.
 `btrkeep-source send [--plain] [--parent ID] ID PATH` writes the stream of such a snapshot (`btrfs send`). --plain: uncompressed.
 
 The environment and all words of a request are hostile. No shell sees them, except the dumps' own commands, which the administrator
@@ -32,7 +32,6 @@ import fnmatch
 import json
 import os
 import re
-import secrets
 import shlex
 import shutil
 import signal
@@ -41,7 +40,6 @@ import struct
 import subprocess
 import sys
 import time
-import uuid
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 FORMAT = 1
@@ -1481,8 +1479,14 @@ def subvolume_info(fd: int) -> SubvolumeInfo:
     fcntl.ioctl(fd, GET_SUBVOL_INFO, answer)
     (tree,) = struct.unpack_from("=Q", answer)
     own, parent, received, ctransid = struct.unpack_from("=16s16s16sQ", answer, 296)
-    identity = "{}:{}:{}".format(uuid.UUID(bytes=received if any(received) else own), ctransid, uuid.UUID(bytes=own))
-    return SubvolumeInfo(tree, str(uuid.UUID(bytes=own)), str(uuid.UUID(bytes=parent)), identity)
+    identity = "{}:{}:{}".format(uuid_text(received if any(received) else own), ctransid, uuid_text(own))
+    return SubvolumeInfo(tree, uuid_text(own), uuid_text(parent), identity)
+
+
+def uuid_text(number: bytes) -> str:
+    """Returns a UUID as text. The library's module for it loads 20 others."""
+    digits = number.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def stream_version() -> int:
@@ -1561,7 +1565,7 @@ def keep_snapshot(path: str, server: str, keeper: str, have: Sequence[str]) -> D
         if len(set(kept_snapshots(top, server)) & set(others)) > 0:
             raise RefusedRequest(f"another stream of {path} is still being sent to {server}; wait for its end")
         taken = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        name = "{}={}={}-{}".format(server, keeper, taken, secrets.token_hex(3))
+        name = "{}={}={}-{}".format(server, keeper, taken, os.urandom(3).hex())
         take_btrfs({"folder": path, "of": path, "name": name})
         info = kept_snapshots(top, server)[name]
     answer = {"path": as_text(path), "id": info.identity, "parent": parent, "taken": moment()}
@@ -1668,25 +1672,26 @@ class StreamWords(NamedTuple):
     identities: List[str]
     """After --have or --parent."""
     keeper: str
-    is_plain: bool
+    options: Set[str]
+    """Those without a value."""
     rest: List[str]
 
 
 def stream_words(words: Sequence[str]) -> StreamWords:
-    identities, keeper, is_plain, rest = [], "", False, list(words)
+    identities, keeper, options, rest = [], "", set(), list(words)
     while rest and rest[0].startswith("--"):
         option = rest.pop(0)
         if option == "--":
             break
-        if option == "--plain":
-            is_plain = True
+        if option in ("--plain", "--send"):
+            options.add(option)
         elif option in ("--have", "--parent") and rest and IDENTITY.fullmatch(rest[0]):
             identities.append(rest.pop(0))
         elif option == "--for" and rest and KEEPER.fullmatch(rest[0]):
             keeper = rest.pop(0)
         else:
             raise RefusedRequest(f"{one_line(option)} is not an option of this request")
-    return StreamWords(identities, keeper, is_plain, rest)
+    return StreamWords(identities, keeper, options, rest)
 
 
 # --- requests -------------------------------------------------------------------------------------------------------------------
@@ -1714,7 +1719,7 @@ class Host:
         paths = self.paths(words)
         if not paths:
             raise RefusedRequest("begin needs the paths of the backup")
-        session = "{}-{}-{}".format(self.server, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), secrets.token_hex(3))
+        session = "{}-{}-{}".format(self.server, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), os.urandom(3).hex())
         dumps = self._dumps(paths)
         missing = can_mount()
         if os.geteuid():
@@ -1787,22 +1792,29 @@ class Host:
         paths = self.paths(asked.rest)
         if not paths or not asked.keeper:
             raise RefusedRequest("send-begin needs --for and the paths of the backup")
+        if "--send" in asked.options and len(paths) > 1:
+            raise RefusedRequest("send-begin --send needs a single path")
         self._require_streams(paths)
         dumps = self._dumps(paths)
         self.sessions.prepare()
         with self.sessions.locked():
             remove_old_kept(read_mounts(), self.server, asked.keeper, paths)
             answers = [keep_snapshot(path, self.server, asked.keeper, asked.identities) for path in paths]
-        return {"format": FORMAT, "stream": stream_version(), "paths": answers, "dumps": dumps}
+        answer = {"format": FORMAT, "stream": stream_version(), "paths": answers, "dumps": dumps}
+        if "--send" in asked.options:
+            print(json.dumps(answer), flush=True)
+            write_stream(paths[0], self.server, answers[0]["id"], answers[0]["parent"], "--plain" in asked.options)
+            sys.exit(0)
+        return answer
 
     def send(self, words: Sequence[str]) -> None:
         """Writes a stream, and ends this program."""
-        parents, _, is_plain, rest = stream_words(words)
+        parents, _, options, rest = stream_words(words)
         if len(rest) != 2 or not IDENTITY.fullmatch(rest[0]) or len(parents) > 1:
             raise RefusedRequest("send needs the identity of a snapshot and its path")
         (path,) = self.paths(rest[1:])
         self._require_streams([path])
-        write_stream(path, self.server, rest[0], parents[0] if parents else None, is_plain)
+        write_stream(path, self.server, rest[0], parents[0] if parents else None, "--plain" in options)
         sys.exit(0)
 
     def _require_streams(self, paths: Sequence[str]) -> None:

@@ -1,13 +1,14 @@
 """One stream from a host to a folder: ssh writes it into a pipe, and the applier in its cell reads it from there.
 
-No byte passes through this process. The applier's group holds the host's lock; ssh is started beside it, as that of a confined
-rsync.
+No byte of the stream passes through this process. The applier's group holds the host's lock; ssh has a group of its own, because it
+may bring an answer of the host before, on which the applier's arguments depend.
 """
 
 import asyncio
 import fcntl
 import json
 import os
+import signal
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.streams import applier
 from btrkeep.descriptors import ClosingFd
 from btrkeep.pool.locks import Lock
-from btrkeep.process.group import Group
+from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.units import LARGEST_COUNT, printable
 
 _FOLDER = Path(applier.__file__).absolute().parent
@@ -30,7 +31,10 @@ _ZSTD = 2  # linux/btrfs.h
 _PYTHON = "/usr/bin/python3"
 _LONGEST_LINE = 1 << 16
 _MOST_ERRORS = 1 << 14
+_LARGEST_ANSWER = 1 << 20
 _LONGEST_TEXT = 300
+LAST_WORDS = 10.0
+"""Seconds for ssh to end after its output."""
 _NUMBERS = ("files", "regular", "bytes", "created", "deleted", "transferred", "transferred_bytes", "literal", "matched")
 
 
@@ -56,8 +60,8 @@ class AppliedStream:
 
     ended: RsyncEnd
     """The end of the applier; its messages are the applier's."""
-    ssh_status: int | None
-    """The exit status of ssh; None: it was not started."""
+    ssh_status: int
+    """The exit status of ssh."""
     ssh_errors: bytes = b""
     """What ssh and the host's program printed as errors."""
     received: int = 0
@@ -89,58 +93,92 @@ def applier_command(target: StreamTarget, stream: int, calls: int | None) -> tup
     return confined_command(command, str(target.folder), calls, shown=shown)
 
 
-class _Remote:
-    """The host's side of one transfer: ssh, its status and its errors."""
+class RemoteStream:
+    """ssh, which writes a stream into a pipe, perhaps after an answer. `end` has to be called."""
 
-    def __init__(self, command: Sequence[str], *, confined: bool) -> None:
-        self.status: int | None = None
+    def __init__(self, command: Sequence[str]) -> None:
+        """Raises ProgramFailed, OSError."""
         self.errors = bytearray()
-        self.is_confined = confined
-        self._command = tuple(command)
-        self.calls = filter_file(applies=True) if confined else None
-        self.reading, self._writing = os.pipe2(os.O_CLOEXEC)
-        self._errors, self._their_errors = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._errors, False)
+        self.reading, writing = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._group = Group.start((*ENDS_WITH_US, *command), on_stdout=writing, on_stderr=self._take_errors)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(writing)
+
+    def _take_errors(self, data: bytes) -> None:
+        self.errors.extend(data[: max(0, _MOST_ERRORS - len(self.errors))])
+
+    async def answer(self, cancellation: RunCancellation, seconds: float) -> bytes:
+        """Returns the first line that is a JSON object, b"" if the output ends without one. The stream follows it.
+
+        Raises TimeoutError after `seconds`; `cancellation` ends it.
+        """
+        cancellation.group = self._group
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(_first_object, self.reading), seconds)
+        finally:
+            cancellation.group = None
 
     def close(self) -> None:
-        """Closes the descriptors."""
-        asyncio.get_running_loop().remove_reader(self._errors)
-        for fd in (self.calls, self.reading, self._writing, self._errors, self._their_errors):
-            if fd is not None and fd >= 0:
-                os.close(fd)
+        """Closes our end of the pipe."""
+        if self.reading >= 0:
+            os.close(self.reading)
+            self.reading = -1
+
+    async def end(self, patience: float = 0.0) -> int:
+        """Returns the exit status of ssh, which may take some seconds to end by itself. Raises UnkillableProcess."""
+        try:
+            async with asyncio.timeout(patience):
+                return await self._group.wait()
+        except TimeoutError:
+            self._group.signal(signal.SIGKILL)
+            return await self._group.wait()
+        finally:
+            self.close()
+
+
+def _first_object(fd: int) -> bytes:
+    """Reads byte by byte, because what follows is for another process."""
+    line = bytearray()
+    for _ in range(_LARGEST_ANSWER):
+        byte = os.read(fd, 1)
+        if byte not in (b"", b"\n"):
+            line += byte
+        elif line.startswith(b"{") or not byte:
+            return bytes(line) if byte else b""
+        else:  # a login shell may print lines before it
+            line.clear()
+    return b""
+
+
+class _Cell:
+    """The applier's side of one transfer."""
+
+    def __init__(self, remote: RemoteStream, *, confined: bool) -> None:
+        self.is_confined = confined
+        self.calls = filter_file(applies=True) if confined else None
+        self._remote = remote
+
+    def close(self) -> None:
+        """Closes the descriptor of the filter."""
+        if self.calls is not None:
+            os.close(self.calls)
 
     @property
     def inherited(self) -> tuple[int, ...]:
         """Returns the descriptors that the applier inherits."""
-        return (self.reading,) if self.calls is None else (self.calls, self.reading)
+        return (self._remote.reading,) if self.calls is None else (self.calls, self._remote.reading)
 
-    def started(self, group: Group) -> None:
-        """Starts ssh beside the applier, and leaves both ends of the pipe to them."""
-        asyncio.get_running_loop().add_reader(self._errors, self.drain)
-        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            group.start_beside(self._command, (nothing, self._writing, self._their_errors), self._end)
-        finally:
-            os.close(nothing)
-            for name in ("reading", "_writing", "_their_errors"):
-                os.close(getattr(self, name))
-                setattr(self, name, -1)
+    def started(self, _: Group) -> None:
+        """Leaves the pipe to the applier: ssh ends when it does."""
+        self._remote.close()
 
     def exit_code(self, code: int, _lines: Iterable[str]) -> int:
         """Returns the applier's exit status; bubblewrap reports signals as a shell does."""
         return 128 - code if self.is_confined and 128 < code <= 192 else code
-
-    def _end(self, status: int) -> None:
-        self.status = status
-
-    def drain(self) -> None:
-        """Reads the errors that ssh has printed so far."""
-        try:
-            while data := os.read(self._errors, 1 << 16):
-                self.errors.extend(data[: max(0, _MOST_ERRORS - len(self.errors))])
-        except BlockingIOError:
-            return
-        asyncio.get_running_loop().remove_reader(self._errors)
 
 
 def writes_encoded(folder: Path) -> bool:
@@ -162,7 +200,7 @@ def writes_encoded(folder: Path) -> bool:
 
 
 async def apply_stream(
-    remote: Sequence[str],
+    remote: RemoteStream,
     target: StreamTarget,
     lock: Lock,
     cancellation: RunCancellation,
@@ -171,7 +209,7 @@ async def apply_stream(
     confined: bool,
     on_progress: Callable[[int, int, int], None],
 ) -> AppliedStream:
-    """Runs the command `remote`, and applies the stream that it writes. Raises OperatorError, OSError.
+    """Applies the stream, and ends `remote`. Raises OperatorError, OSError.
 
     `on_progress` is called from time to time with the bytes of the stream, the bytes of files, and the number of names so far.
     """
@@ -191,14 +229,17 @@ async def apply_stream(
                 received = _count(fields, "received")
                 on_progress(received, _count(fields, "literal"), _count(fields, "names"))
 
-    side = _Remote(remote, confined=confined)
+    cell = _Cell(remote, confined=confined)
     try:
-        command = applier_command(target, side.reading, side.calls)
-        ended = await transfer(command, lock, cancellation, stall, cell=side, take=take)
-        side.drain()
+        command = applier_command(target, remote.reading, cell.calls)
+        ended = await transfer(command, lock, cancellation, stall, cell=cell, take=take)
+    except BaseException:
+        await remote.end()
+        raise
     finally:
-        side.close()
-    done = AppliedStream(ended, side.status, bytes(side.errors), received)
+        cell.close()
+    status = await remote.end(0.0 if ended.stopped else LAST_WORDS)
+    done = AppliedStream(ended, status, bytes(remote.errors), received)
     if not ended.exit_code and isinstance(answer.get("own"), str) and isinstance(answer.get("numbers"), dict):
         done.own = answer["own"]
         done.numbers = {name: _count(answer["numbers"], name) for name in _NUMBERS}

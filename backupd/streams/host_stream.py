@@ -6,6 +6,7 @@ answer anything: size and time are limited, and answers are parsed strictly.
 
 import re
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +17,17 @@ from typing import Any
 from backupd.rsync.bandwidth import Bucket, relay_command
 from backupd.rsync.command import host_command
 from backupd.rsync.process import RunCancellation
-from backupd.rsync.snapshot_session import INVALID, PROGRAM, ask_source, invalid_answer, list_of, parsed_answer
+from backupd.rsync.snapshot_session import (
+    INVALID,
+    PROGRAM,
+    ask_source,
+    invalid_answer,
+    late_answer,
+    list_of,
+    parsed_answer,
+    refused,
+)
+from backupd.streams.applying import LAST_WORDS, RemoteStream
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.config.self_exclusion import below
 from btrkeep.consistency import MOST_DUMPS, HostDump, limited_text, parse_dump
@@ -102,8 +113,46 @@ async def begin_streams(
 
     Raises NoSnapshots, and NotConnected if ssh could not connect.
     """
-    words = (_REQUEST, "--for", keeper, *(word for identity in have for word in ("--have", identity)), "--", *host.paths)
+    words = (_REQUEST, *_begin_words(host, keeper, have))
     return parse_streams(await ask_source(host, ssh, control, words, cancellation, seconds), host.paths, have)
+
+
+async def begin_stream(
+    host: HostConfig,
+    ssh: SshSettings,
+    buckets: Sequence[Bucket],
+    keeper: str,
+    have: Sequence[str],
+    cancellation: RunCancellation,
+    seconds: float,
+    *,
+    plain: bool,
+) -> tuple[StreamSession, RemoteStream]:
+    """Does the same for a host with one path, of which the stream follows in the same request. Raises the same, ProgramFailed and
+    OSError.
+    """
+    options = ("--send", *(("--plain",) if plain else ()))
+    line = shlex.join((PROGRAM, _REQUEST, *options, *_begin_words(host, keeper, have)))
+    begun = time.monotonic()
+    remote = RemoteStream(relay_command(buckets, host_command(host, ssh, None, (line,))))
+    try:
+        answer = await remote.answer(cancellation, seconds)
+        if answer:
+            return parse_streams(answer, host.paths, have), remote
+    except TimeoutError:
+        await remote.end()
+        raise late_answer(seconds) from None
+    except BaseException:
+        await remote.end()
+        raise
+    status = await remote.end(LAST_WORDS)
+    if status:
+        raise refused(status, bytes(remote.errors), time.monotonic() - begun)
+    raise invalid_answer(_REQUEST)
+
+
+def _begin_words(host: HostConfig, keeper: str, have: Sequence[str]) -> tuple[str, ...]:
+    return ("--for", keeper, *(word for identity in have for word in ("--have", identity)), "--", *host.paths)
 
 
 def parse_streams(answer: bytes, paths: Sequence[str], have: Sequence[str]) -> StreamSession:

@@ -80,6 +80,19 @@ def test_a_stream_and_the_difference_to_it_are_those_of_btrfs_send(host: SourceH
     assert [line for line in differences(manifest(tree), manifest(two)) if HIDDEN not in line] == []
 
 
+def test_one_request_has_the_answer_and_the_stream(host: SourceHost, tree: Path, shared_btrfs: Path) -> None:
+    words = ["btrkeep-source", "send-begin", "--for", KEEPER, "--send", "--plain", "--", str(tree)]
+    command = [*host.ssh(), host.sshd.address, shlex.join(words)]
+    done = subprocess.run(command, capture_output=True, check=True)
+    line, _, stream = done.stdout.partition(b"\n")
+    (answer,) = json.loads(line)["paths"]
+    assert (receive(stream, shared_btrfs, "one") / "page").read_text() == "first"
+    (tree / "page").write_text("second")
+    (second,) = begin(host, tree, have=(answer["id"],))
+    assert second["parent"] == answer["id"]
+    assert "a single path" in host.refusal(f"btrkeep-source send-begin --for 0123abcd --send -- {tree} {tree.parent}")
+
+
 def test_at_most_two_snapshots_of_a_server_stay(host: SourceHost, tree: Path) -> None:
     ids = list[str]()
     for number in range(4):

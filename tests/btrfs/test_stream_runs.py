@@ -227,8 +227,7 @@ OWN = "00000000-0000-0000-0000-000000000001"
 HOST = """#!/bin/sh
 for line; do :; done
 case $line in
-    *" send-begin "*) cat {answer} ;;
-    *) cat {stream} {then} ;;
+    *" send-begin "*) cat {answer} {stream} {then} ;;
 esac
 """
 
@@ -242,7 +241,7 @@ class HostileHost:
         self.answer, self.stream = self.top / "answer", self.top / "stream"
         entry: dict[str, Any] = {"path": "/srv", "id": f"{OWN}:5:{OWN}", "parent": None, "taken": "2026-11-30T12:00:00Z"}
         entry |= {"left_out": [], "left_out_count": 0, "above": []}
-        self.answer.write_text(json.dumps({"format": 1, "stream": 1, "dumps": [], "paths": [entry]}))
+        self.answer.write_text(json.dumps({"format": 1, "stream": 1, "dumps": [], "paths": [entry]}) + "\n")
         nights.host("bad", "/srv", engine="send")
         self.sends()
 
@@ -317,11 +316,11 @@ def test_a_difference_that_does_not_fit_is_followed_by_a_complete_stream(nights:
     hostile.stream.write_bytes(whole)
     (hostile.top / "difference").write_bytes(difference + made.command(21))
     entry["paths"][0] |= {"id": f"{OWN}:6:{OWN}", "parent": identity}
-    (hostile.top / "with-parent").write_text(json.dumps(entry))
+    (hostile.top / "with-parent").write_text(json.dumps(entry) + "\n")
     entry["paths"][0]["parent"] = None
-    hostile.answer.write_text(json.dumps(entry))
+    hostile.answer.write_text(json.dumps(entry) + "\n")
     script = (hostile.top / "ssh").read_text()
-    cases = f'*" --have "*) cat {hostile.top}/with-parent ;;\n*" --parent "*) cat {hostile.top}/difference ;;\n'
+    cases = f'*" --have "*) cat {hostile.top}/with-parent {hostile.top}/difference ;;\n'
     (hostile.top / "ssh").write_text(script.replace("case $line in\n", f"case $line in\n{cases}"))
     result = nights.run("bad")["bad"]
     assert result["outcome"] == "complete"
