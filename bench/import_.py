@@ -7,7 +7,8 @@ of disk. `cp -a` copies each file of the history once, under one name. With --na
 files is measured as well. All times are until all is on the disk.
 
 The third program is the minimum of an import (`least`): it lists every tree with `find`, makes a snapshot for each, and copies the
-new files of the day into it with `cp -a`; it gets their names as input.
+new files of the day into it with `cp -a`; it gets their names as input. "The engine cp" is the same without `find`, together with
+the dry run of our import: the minimum of an import that reads and compares as ours does, and lets cp copy.
 """
 
 import argparse
@@ -45,17 +46,25 @@ def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
     size = options.files * options.kib // 1024 * 2 + 2048
     with ext4(folder, size) as old:
         root = _history(old, options)
-        once, script = _once(root, old / "once"), _least(root, folder / "least")
+        once, script = _once(root, old / "once"), _least(root, folder / "least", reads=True)
+        copying = _least(root, folder / "copying", reads=False)
         ratios, least, bytes_, quiet = list[float](), list[float](), list[float](), list[bool]()
-        seconds: dict[str, list[float]] = {"import": [], "cp": [], "least": []}
-        cpu: dict[str, list[float]] = {"import": [], "cp": [], "least": []}
+        sides = ("import", "cp", "least", "dry run", "copying")
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        cpu: dict[str, list[float]] = {name: [] for name in sides}
         work(sys.executable, "-m", "backupd", "import", "--help")  # else the first measured import compiles its modules
         for number in range(options.rounds):
-            pool, copy, path = Nights(_fresh(size)), _fresh(size), _fresh(size)
+            pool, copy, path, by_cp = Nights(_fresh(size)), _fresh(size), _fresh(size), _fresh(size)
             quiet.append(wait_for_quiet(options))
-            commands = {"import": _import(pool, root), "cp": _copy(once, copy), "least": ("sh", str(script), str(path))}
-            for name in reversed(commands) if number % 2 else commands:
-                target = {"import": pool.top, "cp": copy, "least": path}[name]
+            commands = {
+                "dry run": (*_import(pool, root), "--dry-run"),
+                "import": _import(pool, root),
+                "cp": _copy(once, copy),
+                "least": ("sh", str(script), str(path)),
+                "copying": ("sh", str(copying), str(by_cp)),
+            }
+            for name in commands if number % 2 else ("dry run", *reversed([*commands][1:])):  # before the import there is all to do
+                target = {"cp": copy, "least": path, "copying": by_cp}.get(name, pool.top)
                 for filesystem in (old, target):  # a sync of all filesystems may wait for others' work
                     work("sync", "-f", filesystem)
                 Path("/proc/sys/vm/drop_caches").write_text("3")
@@ -66,7 +75,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
             least.append(seconds["least"][-1] / seconds["cp"][-1])
             bytes_.append(_used(pool.top) / _used_there(root))
             say(", ".join(f"{name} {durations[-1]:.2f} s" for name, durations in seconds.items()) + f", bytes {bytes_[-1]:.3f}")
-            for top in (pool.top, copy, path):
+            for top in (pool.top, copy, path, by_cp):
                 session.remove(top.parent)
         results: dict[str, object] = {
             "seconds": {name: spread(durations) for name, durations in seconds.items()},
@@ -74,6 +83,9 @@ def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
                 "import to cp": {**spread(ratios), "limit": TIME},
                 "CPU, import to cp": spread([ours / theirs for ours, theirs in zip(cpu["import"], cpu["cp"], strict=True)]),
                 "CPU, the least to cp": spread([ours / theirs for ours, theirs in zip(cpu["least"], cpu["cp"], strict=True)]),
+                "CPU, the engine cp to cp": spread(
+                    [(ours + by_cp) / cp for ours, by_cp, cp in zip(cpu["dry run"], cpu["copying"], cpu["cp"], strict=True)]
+                ),
                 "the least to cp": spread(least),
                 "bytes of the pool to those there": {**spread(bytes_), "limit": BYTES},
             },
@@ -127,8 +139,8 @@ def _copy(root: Path, to: Path) -> tuple[str, ...]:
     return ("cp", "-a", "--", str(root), str(to / "copy"))
 
 
-def _least(root: Path, folder: Path) -> Path:
-    """A script that does the least, into the filesystem that is its argument."""
+def _least(root: Path, folder: Path, *, reads: bool) -> Path:
+    """A script that does the least, into the filesystem that is its argument; `reads`: it lists each tree."""
     folder.mkdir()
     lines, before, seen_inodes = ["set -e"], "", set[int]()
     for tree in sorted(root.iterdir()):
@@ -137,7 +149,8 @@ def _least(root: Path, folder: Path) -> Path:
         seen_inodes = {file.stat().st_ino for file in files}
         (folder / tree.name).write_text("".join(f"{name}\0" for name in new))
         made = f'btrfs -q subvolume snapshot "$1/{before}"' if before else "btrfs -q subvolume create"
-        lines += [f"find {tree} -name nothing", f'{made} "$1/{tree.name}"', f"cd {tree}"]
+        lines += [f"find {tree} -name nothing"] if reads else []
+        lines += [f'{made} "$1/{tree.name}"', f"cd {tree}"]
         lines += [f'xargs -0 cp -a --parents --remove-destination -t "$1/{tree.name}" <{folder / tree.name}', 'sync -f "$1"']
         before = tree.name
     script = folder / "script"

@@ -25,6 +25,7 @@ from backupd.rsync.host_answers import (
     read_host_mounts,
     read_sshd_limits,
     sshd_advice,
+    unfit_rsync,
 )
 from backupd.rsync.probe import HostAccess, left_empty, probe
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
@@ -72,6 +73,9 @@ async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig, conf
                 findings.append(finding)
                 if finding.cause in _OF_THE_HOST:  # every further path would report the same
                     break
+            is_reached = not any(finding.cause in _UNREACHED for finding in findings)
+            if is_reached and (unfit := await _unfit_rsync(config, host, connection)):
+                return [unfit]
             if host.one_file_system and not findings:
                 findings += [note for path in host.paths if (note := await _left_out(config, host, path, confined, connection))]
             if all(finding.level in ("note", "unknown") for finding in findings):
@@ -82,6 +86,19 @@ async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig, conf
             await connection.close()
     reached = Finding("host", "ok", f"reached, {counted(len(host.paths), 'path')} can be listed", subject=host.name)
     return findings if any(finding.level in ("warning", "error") for finding in findings) else [reached, *findings]
+
+
+async def _unfit_rsync(config: Config, host: HostConfig, connection: SharedConnection) -> Finding | None:
+    """Returns an error if the host's rsync cannot do what a backup needs: the run would fail with a less clear message.
+
+    None also if that is unknown: the host cannot be reached, or the key permits only transfers.
+    """
+    with suppress(OperatorError, NotConnected):
+        if name := await unfit_rsync(host, config.ssh, await connection.socket(Cancellation())):
+            text = f"the host's rsync is {name}, which lacks options that a backup needs"
+            hint = f"install rsync 3 on the host, and set rsync_path: {page('many-hosts')}"
+            return Finding("host", "error", text, hint, subject=host.name, cause=ExitCause.WRONG_USAGE)
+    return None
 
 
 async def _snapshots(config: Config, host: HostConfig, connection: SharedConnection) -> list[Finding]:
@@ -238,7 +255,7 @@ async def _left_out(config: Config, host: HostConfig, path: str, confined: bool,
         folders = await left_empty(config, host, path, access=access)
     except (OperatorError, NotConnected) as error:
         why = error.message if isinstance(error, OperatorError) else "the host could not be reached again"
-        text = f"{printable(path)}: it is unknown what `one_file_system` excludes: {why}"
+        text = f"{printable(path)}: could not list the folders that `one_file_system` excludes: {why}"
         return Finding("host", "unknown", text, "the next backup tries it again", subject=host.name)
     names = [name for folder in folders if not is_expected(name := os.fsdecode(folder), path)]
     return Finding("host", "note", left_out_words(path, names, 0), hint, subject=host.name) if names else None
@@ -275,11 +292,15 @@ def made_by_hook(host: HostConfig, path: str) -> Finding:
     return Finding("source", "note", text, f"`backupd run {host.name}` tries it", subject=host.name)
 
 
-_OF_THE_HOST = frozenset({
+_UNREACHED = frozenset({
     ExitCause.HOST_KEY, ExitCause.KEY_REFUSED, ExitCause.NO_SUCH_NAME, ExitCause.REFUSED, ExitCause.NO_ROUTE, ExitCause.SILENT,
-    ExitCause.CLOSED, ExitCause.NOT_CONNECTED, ExitCause.NO_RSYNC, ExitCause.NOT_RUNNABLE, ExitCause.SUDO_PASSWORD,
-    ExitCause.SUDO_REFUSED, ExitCause.NO_START, ExitCause.WRONG_USAGE,
+    ExitCause.CLOSED, ExitCause.NOT_CONNECTED,
 })  # fmt: skip
+"""No program was started on the host."""
+_OF_THE_HOST = _UNREACHED | {
+    ExitCause.NO_RSYNC, ExitCause.NOT_RUNNABLE, ExitCause.SUDO_PASSWORD, ExitCause.SUDO_REFUSED, ExitCause.NO_START,
+    ExitCause.WRONG_USAGE,
+}  # fmt: skip
 """Whatever the path is."""
 # A shell prints the same message for a missing program and for a missing interpreter.
 _RRSYNC_DOES_NOT_START = re.compile(r"rrsync: .*(?:not found|cannot execute|bad interpreter|No such file)")

@@ -55,7 +55,9 @@ class RowWriter:
             self.problem = error
             if isinstance(error, CatalogueBusy):
                 self._catalogue.wait_at_most(_PATIENCE)
-            self._report(f"{error.message}; the pool's own records are complete, and the next run corrects it ({error.hint})")
+            self._report(
+                f"{error.message}; the pool's own records are complete, and the next run corrects the catalogue ({error.hint})"
+            )
 
 
 @dataclass(slots=True)

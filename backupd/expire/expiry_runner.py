@@ -121,7 +121,7 @@ class ExpiryRunner:
         """
         context, summary = self.context, self.context.summary
         if done := self.option.put_back():
-            context.sinks.notice(f"left by an expiry that was killed: {done}")
+            context.sinks.notice(f"left by a killed expiry: {done}")
         ensure_reserve(context.pool.path)
         self._begin_row()
         error: str | None = "internal error"
@@ -190,7 +190,7 @@ class ExpiryRunner:
         if gone:
             self.queue.commit()
             self.context.rows.write(lambda catalogue: catalogue.drop_backups(gone))
-            self.context.sinks.notice(f"{counted(len(gone), 'deletion')} of an expiry that was killed had completed")
+            self.context.sinks.notice(f"{counted(len(gone), 'deletion')} of a killed expiry had completed")
         return sorted({host for host, _ in gone})
 
     def _carry_out(self, touched: Sequence[str]) -> None:

@@ -150,7 +150,10 @@ async def _run_in(
         watching.cancel()
     if beyond:
         await _end(group, waiting)
-        raise LimitExceeded("the host's output does not end, so it was no longer read", "check which program is called rsync there")
+        raise LimitExceeded(
+            "the host sends output without end, so btrkeep stopped reading",
+            "on the host, check which program `rsync` is: command -v rsync",
+        )
     if watch.verdict:
         raise LimitExceeded(cause_words(watch.verdict), "`stall` of the host sets this time")
     messages.close(reader.output.complaints)

@@ -41,7 +41,7 @@ def refusal(target: Target, config: Config, lines: Sequence[str]) -> OperatorErr
             'try again when it has ended; "rrsync -no-lock /" in the host\'s authorized_keys permits several',
         )
     if any(_IS_MISSING.search(line) for line in lines):
-        return OperatorError(f"{target}: {PROGRAM} is not installed there", f"install it ({page('sources')})")
+        return OperatorError(f"{target}: {PROGRAM} is not installed there", f"install it on that machine ({page('sources')})")
     reason = next((line for line in reversed(lines) if line.startswith(f"{PROGRAM}: ")), "")
     if reason:
         hint = f"[restore] in /etc/{PROGRAM}.conf there limits restores ({page('restricted-keys')})"
@@ -51,11 +51,11 @@ def refusal(target: Target, config: Config, lines: Sequence[str]) -> OperatorErr
 
 def _add_key(target: Target, config: Config) -> str:
     by_rrsync = (
-        'for the time of the restore, write "rrsync /" instead of "rrsync -ro /" in the line of the other key; '
+        'for the time of the restore, write "rrsync /" instead of "rrsync -ro /" in the line of the key for backups; '
         "or restore into a folder of the backup server: --to DIR"
     )
     configured = config.hosts.get(target.host.name)
     if configured is None or configured.address != target.host.address:
         return by_rrsync
-    add = f"`backupd setup --host {target.host.name} --no-run` prints its line for authorized_keys"
+    add = f"`backupd setup --host {target.host.name} --no-run` prints the line of the restore key for authorized_keys"
     return f"{add}. Without {PROGRAM} on the host: {by_rrsync}"

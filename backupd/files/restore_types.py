@@ -237,7 +237,8 @@ class RestorePreview:
             )
             raise OperatorError(
                 f"{exist}, so nothing was written\n{samples}{more}",
-                "--overwrite=never restores the rest, =older and =all overwrite; move files of another kind away yourself",
+                "--overwrite=never restores only missing files, =older and =all overwrite; move files of another kind to another "
+                "folder first",
             )
         if self.needed is not None and self.free is not None and self.needed > self.free:
             raise OperatorError(

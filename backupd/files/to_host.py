@@ -68,8 +68,8 @@ from btrkeep.process.progress import Cancellation
 from btrkeep.units import format_duration
 
 _HINT = (
-    "`backupd check --connect` tries a configured host; another needs its key in known_hosts here, and this server's public key "
-    "in its authorized_keys"
+    "for a configured host, run `backupd check --connect`; another machine needs its host key in known_hosts here, and this "
+    "server's public key in its authorized_keys"
 )
 _FULL_HINT = "check the free space and the filesystem there; the same command continues with the missing files"
 _FILE_ERROR = 11

@@ -142,7 +142,7 @@ def _written(folder: int, name: bytes, replace: bool, write: Callable[[IO[bytes]
         if isinstance(error, PlaceOccupied):
             raise UsageError(f"{os.fsdecode(name)}: {error.strerror}", "name another file") from None
         if undeleted and isinstance(error, OperatorError):
-            hint = f"{error.hint}; delete {os.fsdecode(temporary)} beside the tar too: it could not be deleted"
+            hint = f"{error.hint}; delete the temporary file {os.fsdecode(temporary)} beside the tar: btrkeep could not delete it"
             raise OperatorError(str(error), hint) from error
         raise
     return done

@@ -46,7 +46,7 @@ def make_plan(
     Raises ConnectionBroken, RemoteRefused.
     """
     if far.id == context.pool.id:
-        raise OperatorError("this is the same pool", "fetch from another pool")
+        raise OperatorError("the other pool is the same pool", "correct `from` of the replica")
     mark = ReplicaMark(far.id, context.replica.name)
     near = _near_hosts(context.pool, context.catalogue)
     hosts, obstacles, present, listed, total = [], [], dict[str, tuple[str, ...]](), dict[str, RemoteHost](), 0

@@ -40,10 +40,10 @@ from btrkeep.units import format_size, format_time, printable
 
 _LOOK, _LOOK_AFTER = 64 << 20, 3.0  # bytes, and seconds, between two checks of free space
 _MOST_TOGETHER, _MOST_BYTES, _LONGEST_TOGETHER = 16, 64 << 20, 10.0  # backups, bytes, seconds: at most lost in a power cut
-_LOOK_THERE = "check the other server: no backup is that long"
+_LOOK_THERE = "check the other server: no backup is that large"
 _STILL_DAMAGED = "run `backupd replicate --damaged` again, which now fetches both"
 _MOST_REFUSED = 3  # backups of a host in one replication; more than that have a common cause
-_REFUSED_THERE = "check that server"
+_REFUSED_THERE = "check the log on that server (journalctl)"
 _UNREADABLE_THERE = (
     "run `backupd verify {host}` and `backupd repair {host}` on that server; delete those that cannot be repaired: `backupd "
     "delete {host}@{name} --why damaged`"
@@ -304,7 +304,7 @@ def _require_parent(pool: Pool, host: str, parent: RemoteBackup | None) -> None:
     """Raises OperatorError if the parent of the difference is no longer exactly that backup."""
     if parent is None:
         return
-    folder, hint = pool.host(host), "fetch it again: the next replication uses another common backup"
+    folder, hint = pool.host(host), "run `backupd replicate` again: it uses another common backup"
     final_backup = read_if_ours(folder / parent.name, host)
     if final_backup is None or not final_backup[0].read_only or final_backup[1].uuid != parent.uuid:
         raise OperatorError(f"{host}@{parent.name} is no longer here", hint)

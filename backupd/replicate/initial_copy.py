@@ -194,7 +194,7 @@ def unusable_hosts(folder: Path) -> dict[str, str]:
         try:
             _read_host(host)
         except FileNotFoundError:
-            unusable[host.name] = "it is incomplete: the same `--seed-to` on the first server continues it"
+            unusable[host.name] = "it is incomplete: run the same `--seed-to` on the first server again"
         except InitialCopyDamaged as error:
             unusable[host.name] = error.message
     return unusable
@@ -216,11 +216,12 @@ class InitialCopySender:
             pool_id = read_description(folder).get("pool")
         except FileNotFoundError:
             raise InitialCopyDamaged(
-                f"{folder} is not an initial copy", "`backupd replicate --seed-to` on the first server writes one"
+                f"{folder} is not an initial copy", "write the initial copy on the first server: `backupd replicate --seed-to`"
             ) from None
         if not isinstance(pool_id, str):
             raise InitialCopyDamaged(
-                f"{folder / DESCRIPTION} does not name a pool", "`backupd replicate --seed-to` on the first server writes one"
+                f"{folder / DESCRIPTION}: the UUID of the pool is missing",
+                "write the initial copy again: `backupd replicate --seed-to`",
             )
         self._pool = pool_id
         self.verbs: Verbs = {
@@ -267,5 +268,6 @@ def _checked(path: Path, part: Mapping[str, Any]) -> Iterator[bytes]:
         raise InitialCopyDamaged(f"{path}: {error.strerror}", "copy it again from the first server") from None
     if (length, digest.hexdigest()) != (part["length"], part["sha256"]):
         raise InitialCopyDamaged(
-            f"{path} is damaged: copy it again, or remove {path.parent.name} from the initial copy and write it again"
+            f"{path} is damaged: copy the file again, or delete the folder {path.parent.name} of the initial copy and write it "
+            "again with --seed-to"
         )

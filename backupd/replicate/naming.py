@@ -90,7 +90,9 @@ def named(pool: Pool, expected: ExpectedBackup, path: Path, pulse: Pulse = stead
     if expected.again:
         return _put_in_place(pool, expected, path, final, pulse)
     if is_there(final):
-        raise NotReceived(f"{final} exists already, and is not a copy of it", "check what it is, and move it away")
+        raise NotReceived(
+            f"{final} exists already, and is not a copy of this backup", "check its content, and move it to another folder (mv)"
+        )
     made = _snapshot(path, final, expected)
     seal_backup(final, expected.name)
     return made
@@ -115,21 +117,23 @@ def _put_in_place(pool: Pool, expected: ExpectedBackup, path: Path, final: Path,
     """
     existing = describe(final)
     if existing is None or not _is_copy_of(final, existing, expected):
-        raise NotReceived(f"{final} is no longer a copy of it", "check what it is, and move it away")
+        raise NotReceived(f"{final} is no longer a copy of this backup", "check its content, and move it to another folder (mv)")
     with opened(final) as fd:
         if not has_readable_tree(fd):
             raise NotReceived(
-                f"{expected.host}@{expected.name} stays: some of its metadata cannot be read from the disk, and the kernel makes "
-                "the pool read-only when such a subvolume is deleted"
+                f"{expected.host}@{expected.name} is not replaced: some of its metadata cannot be read from the disk, and the "
+                "kernel makes the pool read-only when such a subvolume is deleted"
             )
     if other_than := changed_since(pool, expected.host, final, path, pulse):
         raise NotReceived(
-            f"{expected.host}@{expected.name} has changed there: {other_than}, which is not damaged here, differs",
-            "it may have been changed on the other server; the damaged copy stays",
+            f"{expected.host}@{expected.name} differs from the copy here: {other_than}, which is not damaged here, has changed",
+            "check whether the backup was changed on the other server; the damaged copy is kept",
         )
     with lock_for_deletion(final) as has_no_reader:
         if not has_no_reader:
-            raise NotReceived(f"{expected.host}@{expected.name} is being read", "fetch it again when the reader has ended")
+            raise NotReceived(
+                f"{expected.host}@{expected.name} is being read", "run this command again when the other command has ended"
+            )
         discard_replaced(pool, expected.host)
         other = final.with_name(REPLACED)
         subvolume = _snapshot(path, other, expected)

@@ -28,7 +28,7 @@ _MOST_HOSTS, _LONGEST_REASON = 100_000, 1000
 _LOOK = 0.5  # seconds
 _PAUSE, _TELL = 1.0, 60.0
 _FIRST_WORD = 60.0  # seconds
-_STANDS_STILL = "check its backupd there; `stall` of the [push] section sets this time"
+_STANDS_STILL = "check backupd on that server; `stall` of the [push] section sets this time"
 RECEIVES_NOT = 'that server needs restrict,command="backupd receive-only --replica NAME" before the key'
 
 
@@ -142,7 +142,7 @@ class Push:
         Otherwise a write or a read would wait for ever: ssh only notices if the whole other machine fails.
         """
         while not self._is_through.wait(_LOOK):
-            verb = "taken" if self._is_answering else "asked for"
+            verb = "received" if self._is_answering else "requested"
             patience = self._limit()
             if time.monotonic() - self._since > patience and not self.summary.is_ended:
                 self._gave_up = f"the other server has {verb} nothing for {format_duration(patience)}"

@@ -134,7 +134,7 @@ class RemotePool:
             ) from None
         if answer.get("protocol") != PROTOCOL or not isinstance(answer.get("pool"), str):
             raise RemotePoolMissing(
-                f"it has another protocol ({answer.get('protocol')!r})", "use the same version of btrkeep on both"
+                f"it has another protocol ({answer.get('protocol')!r})", "use the same version of btrkeep on both servers"
             )
         self.id, self.version = answer["pool"], printable(str(answer.get("version")))[:40]
         self.stream = answer["stream"] if answer.get("stream") in (1, 2) else 1

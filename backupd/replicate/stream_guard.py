@@ -23,7 +23,7 @@ _UUID, _PATH, _CLONE_UUID = 1, 15, 20
 _LONGEST = 1 << 24  # bytes of a command; the kernel's are below 200 KiB
 _LONGEST_KEPT = 1 << 16  # of a command that is changed: it has at most two paths of 4096 bytes
 
-_ASLEEP = "it was damaged in transit, or the other server was stopped or suspended during it: it is sent again next time"
+_ASLEEP = "the stream was damaged in transit, or the other server was stopped or suspended: the next replication sends it again"
 """The kernel restarts a `btrfs send` that was stopped, after the data that it had written."""
 
 

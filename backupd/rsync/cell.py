@@ -48,8 +48,8 @@ def confinement_hint() -> str:
     if not shutil.which(PROGRAM, path=environment()["PATH"]):
         return "`apt install bubblewrap`"
     return (
-        "allow namespaces and pidfd_getfd(2): for a container, in its configuration; "
-        "on this system, by a higher `sysctl user.max_user_namespaces`"
+        "allow namespaces and pidfd_getfd(2): in a container, in the configuration of the container; "
+        "otherwise raise `sysctl user.max_user_namespaces`"
     )
 
 

@@ -212,7 +212,8 @@ async def _run(
         return None
     if reader.left < 0:
         raise OperatorError(
-            f"{host.name} sends endless output, so it was no longer read", "check which program is called rsync there"
+            f"{host.name} sends output without end, so btrkeep stopped reading",
+            "on the host, check which program `rsync` is: command -v rsync",
         )
     if not by_itself:
         raise OutOfTime(f"{host.name} did not answer in time", "compare fewer files: --sample")

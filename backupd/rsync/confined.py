@@ -145,10 +145,11 @@ def require_harmless(rsync: Rsync, support: Confinement, config: Config) -> None
     """
     if support.missing and config.backup.confine == "auto" and rsync.numbers < SAFE:
         raise OperatorError(
-            f"rsync {rsync.version} may not connect to hosts: a hostile host could attack this server through its "
-            f"vulnerabilities, and it cannot be confined here ({support.missing}); `backupd check` shows what to do",
+            f"rsync {rsync.version} may not connect to hosts: a hostile host could attack this server through the "
+            f"vulnerabilities of this version, and rsync cannot be confined here ({support.missing}); `backupd check` shows what "
+            "to do",
             f"{confinement_hint()}. Or update rsync to {'.'.join(map(str, SAFE))}. "
-            'confine = "never" in [backup] permits it, for example if the distribution has fixed them in an older version',
+            'confine = "never" in [backup] permits this version, for example if the distribution has fixed its vulnerabilities',
         )
 
 

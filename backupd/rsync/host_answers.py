@@ -120,10 +120,12 @@ def sshd_advice(limits: SshdLimits, at_once: int, own_address: str) -> list[tupl
     """
     advice = []
     if at_once > limits.startups:
-        text = f"{at_once} hosts have this address and can connect at once, and sshd refuses some of more than {limits.startups}"
+        text = f"{at_once} hosts have this address and can connect at once, but sshd may refuse connections above {limits.startups}"
         advice.append((text, f"MaxStartups {2 * at_once}"))
     if limits.per_source is not None and at_once > limits.per_source:
-        text = f"{at_once} hosts have this address and can connect at once, and sshd accepts {limits.per_source} from one address"
+        text = (
+            f"{at_once} hosts have this address and can connect at once, but sshd accepts only {limits.per_source} from one address"
+        )
         advice.append((text, f"PerSourceMaxStartups {2 * at_once}"))
     if limits.has_penalties and not _is_exempt(own_address, limits.exempt):
         text = f"sshd blocks an address after failed logins: one wrong key stops all {at_once} hosts at this address"
@@ -152,6 +154,25 @@ def own_address(host: HostConfig) -> str:
                 trial.connect(place)
                 return str(trial.getsockname()[0]).partition("%")[0]
     return ""
+
+
+_RSYNC_VERSION = re.compile(rb"rsync\s+version v?((\d{1,3})(?:\.\d{1,3}){1,2})", re.ASCII)
+
+
+async def unfit_rsync(host: HostConfig, ssh: SshSettings, control: Path | None) -> str:
+    """Asks the host for the version of its rsync. Returns in words which one it is if it is not rsync 3, else "". Raises
+    OperatorError: the key permits only transfers.
+    """
+    return unfit_rsync_words(await output_of(host, ssh, control, (host.rsync_path or "rsync", "--version")))
+
+
+def unfit_rsync_words(answer: bytes) -> str:
+    """Parses the output of `rsync --version`; a login shell may print lines before it."""
+    lines = answer.splitlines()
+    if any(line.startswith(b"openrsync:") for line in lines):  # its second line is "rsync version 2.6.9 compatible"
+        return "openrsync"
+    match = next((match for line in lines if (match := _RSYNC_VERSION.match(line))), None)
+    return f"version {match[1].decode()}" if match and int(match[2]) < 3 else ""
 
 
 _KERNEL = ("/proc", "/sys", "/dev", "/run", "/snap")
@@ -185,10 +206,10 @@ NO_SIZES: Mapping[str, int | None] = MappingProxyType({})
 def left_out_words(path: str, folders: Sequence[str], old: int, sizes: Mapping[str, int | None] = NO_SIZES) -> str:
     """Formats the warning. `old`: number of these folders with files of an earlier backup. `sizes`: their bytes, if known."""
     names = names_in_words([_with_size(folder, sizes.get(folder)) for folder in folders], 3, "folder")
-    stale = "; files of an earlier backup stay there, unchanged" if old else ""
+    stale = "; the backup still contains the old files there" if old else ""
     return (
         f"{path}: `one_file_system` excludes the files in {names}: another filesystem or subvolume{stale} "
-        "(`exclude` it, or back it up as a separate host)"
+        "(add it to `exclude`, or back it up as a separate host)"
     )
 
 

@@ -97,7 +97,7 @@ async def transfer(
         return on_said(data)
 
     if cell and cell.is_confined and not lock.sealed:
-        raise OperatorError("rsync could not be confined: it would inherit a writable lock", "run the host again")
+        raise OperatorError("rsync could not be confined: it would inherit a writable lock", "run the backup of the host again")
     if cancellation:
         return RsyncEnd(20, output, messages, 0.0, cancellation.reason)
     keep_open = [lock.fd, *(cell.inherited if cell else ())]

@@ -128,7 +128,7 @@ class SharedConnection:
         self._folder = Path(folder)
         self._heard.clear()
         if not _PLAIN.fullmatch(folder):
-            raise OperatorError(f"{folder} is not a path for ssh's socket", "set TMPDIR to a short path")
+            raise OperatorError(f"{folder} cannot contain the socket of ssh", "set TMPDIR to a short path of letters and digits")
         command = (*ENDS_WITH_US, *master_command(self._host, self._ssh, self._socket))
         self._group = Group.start(command, on_stdout=lambda _: None, on_stderr=self._hear)
 

@@ -180,7 +180,8 @@ async def ask_source(
 
 def late_answer(seconds: float) -> NoSnapshots:
     """Returns the error of a request without an answer in that time."""
-    return NoSnapshots(f"{PROGRAM} did not answer within {seconds:.0f} seconds", "check what it waits for on the host")
+    hint = f"on the host: `ps -ef | grep {PROGRAM}`, and `dmesg` for a disk that hangs"
+    return NoSnapshots(f"{PROGRAM} did not answer within {seconds:.0f} seconds", hint)
 
 
 def refused(status: int, errors: bytes, seconds: float) -> NoSnapshots | NotConnected:
@@ -217,11 +218,11 @@ def parse_session(answer: bytes, paths: Sequence[str]) -> SnapshotSession:
 
 
 def _install() -> str:
-    return f"install {PROGRAM} there ({page('sources')})"
+    return f"install {PROGRAM} on the host ({page('sources')})"
 
 
 def invalid_answer(request: str) -> NoSnapshots:
-    return NoSnapshots(f"the answer of {PROGRAM} to `{request}` is invalid", f"update {PROGRAM} there ({page('sources')})")
+    return NoSnapshots(f"the answer of {PROGRAM} to `{request}` is invalid", f"update {PROGRAM} on the host ({page('sources')})")
 
 
 def parsed_answer(answer: bytes) -> dict[str, Any]:
@@ -277,7 +278,7 @@ def _consistencies(fields: Mapping[str, Any], paths: Sequence[str], taken: Mappi
 
 def _consistency(path: str, entry: Mapping[str, Any] | None, taken: Mapping[str, datetime]) -> PathConsistency:
     if entry is None:
-        return PathConsistency(LIVE, reason=f"{PROGRAM} did not report it")
+        return PathConsistency(LIVE, reason=f"{PROGRAM} did not report this path")
     if entry["consistency"] == LIVE:
         return PathConsistency(LIVE, reason=limited_text(entry["reason"]))
     if entry["consistency"] != SNAPSHOT:

@@ -141,7 +141,7 @@ def _warnings(
 
 
 def _unknown(path: str, why: str) -> str:
-    return f"{path}: it is unknown whether folders were backed up several times: {why}"
+    return f"{path}: could not check whether folders were backed up several times: {why}"
 
 
 def own_place(subvolume: Path, pool: Pool) -> str:
@@ -179,14 +179,15 @@ def _repeats(
                 remedy = _remedy(host, path, folder, command)
             else:  # it is unknown which one is the original
                 remedy = (
-                    f"`{command} host test {shlex.quote(host.name)}` lists mounts; `exclude` the folder that is a mount or a copy"
+                    f"`{command} host test {shlex.quote(host.name)}` lists the mounts; add the folder that is a mount or a "
+                    "copy to `exclude`"
                 )
             yield _Repeat(path, _words(path, repeats, remedy), folder)
 
 
 def _remedy(host: HostConfig, path: str, folder: str, command: str) -> str:
     key = ConditionKey(ConditionKind.NOT_KEPT, path, folder)
-    return f"to exclude it: {exclude_command(host.name, key, command)}" if exclude_pattern(key) else "`exclude` it"
+    return f"to exclude it: {exclude_command(host.name, key, command)}" if exclude_pattern(key) else "add the folder to `exclude`"
 
 
 def _words(path: str, repeats: Sequence[RepeatedFolder], remedy: str) -> str:

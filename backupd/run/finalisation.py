@@ -191,7 +191,7 @@ def _without_unsynced_files(prepared: WorkSubvolume, record: Record) -> Record:
         return record
     dropped = drop_unsynced(prepared.path)
     warnings = (
-        (f"{counted(dropped, 'file')} from an interrupted run could not be fetched again; the backup leaves them out",)
+        (f"{counted(dropped, 'file')} from an interrupted run could not be fetched again, and are missing in the backup",)
         if dropped
         else ()
     )

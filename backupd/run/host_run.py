@@ -145,7 +145,7 @@ class HostRun:
                 self._require_working_pool()
             return result
         except OSError as error:
-            result = self._failed(f"this server: {error}")
+            result = self._failed(f"error on this server: {error}")
             self._require_working_pool()
             return result
         finally:
@@ -367,7 +367,7 @@ class HostRun:
             if error.errno in _POOL_ERRORS:  # raised by the commit, or by reading the subvolume itself
                 raise
             log.warning("%s: %s", prepared.path, error)
-            warning = f"could not make or count its holes: {error.strerror or error}"
+            warning = f"could not make or count the holes of sparse files: {error.strerror or error}"
             record = replace(record, warnings=(*record.warnings, warning))
         return record
 
@@ -513,7 +513,7 @@ def _unread_words(record: Record) -> list[str]:
     if not record.unread_bases:
         return []
     names, instead = ", ".join(record.unread_bases), f"is based on {record.base}" if record.base else "was transferred completely"
-    return [f"could not read {names} from the disk, so this backup {instead} (`backupd damaged`)"]
+    return [f"could not read {names} from the disk, so this backup {instead} (`backupd damaged` lists the damage)"]
 
 
 def _forgotten(pool: Pool, host: str, damages: Sequence[Damage]) -> list[Damage]:

@@ -135,19 +135,22 @@ def left_by_earlier_run(path: Path, host: HostConfig, base: FinalBackup | None) 
         return None
     subvolume = describe(path)
     if subvolume is None or subvolume.read_only:
-        raise ForeignData(f"{path} does not belong to btrkeep", "move it away")
+        raise ForeignData(f"{path} does not belong to btrkeep", "move it to another folder (mv)")
     record = _fitting(path, subvolume, host, base)
     synced = record is not None and is_synced(path, record)
     if record and (synced or base is None):
         return LeftWork(subvolume, record, synced)
     if not record and not is_unfinished_run(path, subvolume, host.name):
-        raise ForeignData(f"{path} does not belong to btrkeep", "move it away")
+        raise ForeignData(f"{path} does not belong to btrkeep", "move it to another folder (mv)")
     try:
         delete_working(path, subvolume)
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
-        raise ForeignData(f"{path} contains a subvolume of another program, so it cannot be discarded", "move it away") from error
+        raise ForeignData(
+            f"{path} contains a subvolume of another program, so it cannot be discarded",
+            "move that subvolume to another folder (mv)",
+        ) from error
     if host.quota is not None:  # its data is counted until it is dropped
         _wait_until_dropped(path.parent, subvolume.id)
     return None

@@ -69,7 +69,7 @@ async def with_left_out(
     if inner is not None:
         return [_listed(prepared.path, result, inner) if _is_whole(result) else result for result in results]
     if protocol is not None and protocol < _PRINTS_MOUNTS:
-        return [not_looked(result, "that needs rsync 3.1 or later on the host") for result in results]
+        return [not_looked(result, "the host needs rsync 3.1 or later") for result in results]
     changed = await asyncio.to_thread(_changed_folders, prepared.path)
     new = list[PathResult]()
     for result in results:
@@ -90,7 +90,7 @@ def _listed(subvolume: Path, result: PathResult, inner: Mapping[str, int | None]
 
 def not_looked(result: PathResult, why: str) -> PathResult:
     """Returns the result with a warning; the next run asks the host about all folders."""
-    words = f"{result.path}: it is unknown what `one_file_system` excludes: {why}"
+    words = f"{result.path}: could not list the folders that `one_file_system` excludes: {why}"
     return replace(result, warnings=(*result.warnings, words))
 
 

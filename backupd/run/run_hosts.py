@@ -289,7 +289,7 @@ class Reporting:
         if self._ping is None:
             return
         if not self._ended:
-            text = error.message if isinstance(error, OperatorError) else "check its log"
+            text = error.message if isinstance(error, OperatorError) else "check the log on the server (journalctl -u 'btrkeep-*')"
             self._ping.end(met=False, text=f"the night ended with an error: {text}")
         self._ping.wait()
 

@@ -295,7 +295,7 @@ def _warnings(evidence: PathEvidence) -> list[str]:
     unread = {MessageClass.UNREADABLE: evidence.uncompared_files}
     parts = [f"{count} {words}" for kind, words in _MISSED.items() if (count := messages.count(kind) + unread.get(kind, 0))]
     if messages.count(MessageClass.DELETIONS_SKIPPED):
-        parts.append("deletions were skipped because of that, so the backup may still have deleted files")
+        parts.append("deletions were skipped because of that, so the backup may still contain files that the host deleted")
     lines = [line for kind in _MISSED for line in messages.samples.get(kind, [])]
     names = [_shown(match[1] or match[2]) for line in lines if (match := _QUOTED.search(line))][:_NAMES]
     warnings = [f"{path}: {', '.join(parts)}" + (f" (such as {', '.join(names)})" if names else "")] if parts else []

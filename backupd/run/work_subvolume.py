@@ -129,7 +129,8 @@ def require_not_forgotten(host: str, notes: Notes) -> None:
     """Raises HostForgotten. The caller has the host's lock."""
     if notes.forgotten:
         raise HostForgotten(
-            f"{host} is forgotten: all its backups are due for deletion, new ones too: `backupd forget {host} --undo` undoes that"
+            f"{host} is forgotten: all its backups are due for deletion, also new backups: `backupd forget {host} --undo` undoes "
+            "that"
         )
 
 
@@ -140,7 +141,10 @@ def _make_ready(wanted: WorkRequest, prepared: WorkSubvolume, base: FinalBackup 
     host, path = wanted.host, prepared.path
     join_quota(wanted.pool, host.name, prepared.id)
     if (path / DATA).is_symlink():
-        raise ForeignData(f"{path / DATA} is a symlink, which leads out of the pool", "delete the backup that it comes from")
+        raise ForeignData(
+            f"{path / DATA} is a symlink that leads out of the pool",
+            "delete the backup whose folder `data` is this symlink",
+        )
     _ensure_folder(path / DATA, mode=0o777)
     drop_other_paths(path / DATA, host.paths)
     dropped = drop_damaged(path, base.path, damaged_paths(base, wanted.damages)) if base else 0
@@ -313,12 +317,12 @@ def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
         is_file_source = below == {} and entry.is_file(follow_symlinks=False)
         if below is None or not (is_folder or is_file_source):
             if is_folder and describe(Path(entry.path)):
-                raise ForeignData(f"{entry.path} is a subvolume that does not belong to btrkeep", "move it away")
+                raise ForeignData(f"{entry.path} is a subvolume that does not belong to btrkeep", "move it to another folder (mv)")
             if is_folder:
                 try:
                     remove_tree(entry.path)
                 except OSError as error:
-                    raise ForeignData(f"{entry.path}: {error.strerror}", "move other files out of it") from None
+                    raise ForeignData(f"{entry.path}: {error.strerror}", "move the files of other programs out of it") from None
             else:
                 Path(entry.path).unlink()
         elif below:

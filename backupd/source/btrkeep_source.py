@@ -11,9 +11,9 @@ A server asks with SSH_ORIGINAL_COMMAND:
     which the snapshots are in the places of the filesystems. Without a session, `rsync --server --sender ...` reads the live files.
 `btrkeep-source end SESSION` removes the snapshots; so do the next `begin` of this server, and a timer.
 `btrkeep-source check [--] [PATH...]` reports what `begin` would do.
-`btrkeep-source send-begin --for KEEPER [--have ID]... [--send [--plain]] -- PATH...` runs the dumps, then takes a read-only snapshot
-    of each subvolume for a stream, which stays for the next one. Of those of this KEEPER (which backups of which server; 8
-    hexadecimal digits), only the first one of the --have is kept beside it: the parent. --send: the only path's stream follows.
+`btrkeep-source send-begin --for KEEPER [--have ID]... [--send [--plain]] -- PATH...` runs the dumps, then takes a read-only
+    snapshot of each subvolume for a stream, which stays for the next one. Of those of this KEEPER (whose backups; 8 hexadecimal
+    digits), only the first one of the --have is kept beside it: the parent. --send: the only path's stream follows.
 `btrkeep-source send [--plain] [--parent ID] ID PATH` writes the stream of such a snapshot (`btrfs send`). --plain: uncompressed.
 
 The environment and all words of a request are hostile. No shell sees them, except the dumps' own commands, which the administrator

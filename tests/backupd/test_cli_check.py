@@ -318,6 +318,31 @@ def test_a_host_without_rsync_is_an_error(nights: Nights, sshd: ssh.Sshd) -> Non
     assert "rsync was not found" in finding["message"]
 
 
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("openrsync: protocol version 29\nrsync version 2.6.9 compatible", "openrsync"),  # macOS 15
+        ("rsync  version 2.6.9  protocol version 29\nCopyright (C) 1996-2006", "version 2.6.9"),  # macOS before
+    ],
+)
+def test_a_host_with_the_rsync_of_macos_is_named_before_the_first_run(
+    nights: Nights, sshd: ssh.Sshd, version: str, name: str
+) -> None:
+    """Both stand-ins know `--version` and refuse btrkeep's options, as these do."""
+    program = sshd.folder / "mac" / "rsync"
+    program.parent.mkdir(exist_ok=True)
+    refuses = "printf '\\t[--whole-file, -W]\\n\\tsource ... directory\\n' >&2; exit 1"
+    program.write_text(f"#!/bin/sh\n[ \"$*\" = --version ] && exec echo '{version}'\n{refuses}\n")
+    program.chmod(0o755)
+    nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
+    nights.host("mac", nights.source, address=sshd.address, port=sshd.port, rsync_path=str(program))
+    finding = the(findings(nights, "--connect", status=1), "mac", "error")
+    assert finding["message"] == f"the host's rsync is {name}, which lacks options that a backup needs"
+    assert "install rsync 3 on the host, and set rsync_path" in finding["hint"]
+    nights.host("mac", nights.source, address=sshd.address, port=sshd.port)
+    assert the(findings(nights, "--connect", status=0), "mac", "ok")
+
+
 def test_a_host_with_rrsync_and_without_its_interpreter_hears_what_is_missing(nights: Nights, sshd: ssh.Sshd) -> None:
     """As on a Debian with rsync and without python3, which rsync only suggests: the missing program is not rsync."""
     rrsync = sshd.folder / "rrsync"

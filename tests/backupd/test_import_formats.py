@@ -44,7 +44,7 @@ def test_a_configuration_of_rsnapshot_without_a_root_is_refused(tmp_path: Path, 
     (tmp_path / "rsnapshot.conf").write_text(text)
     with pytest.raises(UsageError, match="has no snapshot_root") as refused:
         read_rsnapshot(tmp_path / "rsnapshot.conf", HostNames())
-    assert "name the folder itself" in refused.value.hint
+    assert "backupd import rsnapshot FOLDER" in refused.value.hint
 
 
 @pytest.mark.usefixtures("_east")
@@ -85,7 +85,7 @@ def test_a_host_that_the_history_does_not_have_is_an_error_and_not_nothing_to_do
     names = HostNames.parse(("shop=web1",))
     names.require_found(read_rsnapshot(tmp_path, names), tmp_path)
     names = HostNames.parse(("web1=shop",))  # the wrong way round
-    with pytest.raises(UsageError, match="no tree for a host shop"):
+    with pytest.raises(UsageError, match="has no tree of a host shop"):
         names.require_found(read_rsnapshot(tmp_path, names), tmp_path)
 
 
@@ -112,9 +112,9 @@ def test_a_host_that_is_named_alone_is_the_one_of_that_name_and_no_other(
 @pytest.mark.parametrize(
     ("chosen", "why"),
     [
-        (("shop",), "no host there has this name"),
-        (("web1", "shop"), "no host there has this name"),
-        (("shop", "db=web1"), "no host there has this name"),
+        (("shop",), "no host in the history has this name"),
+        (("web1", "shop"), "no host in the history has this name"),
+        (("shop", "db=web1"), "no host in the history has this name"),
         (("shop=web1", "shop=web2"), "only one of them can be shop"),
         (("web1", "shop=web1"), "web1 was already given"),
     ],

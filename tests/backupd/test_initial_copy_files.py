@@ -219,7 +219,7 @@ def test_a_folder_that_is_no_seed_names_the_command_that_makes_one(tmp_path: Pat
         InitialCopySender(tmp_path, 1)
     assert "`backupd replicate --seed-to`" in (refused.value.hint or "")
     (tmp_path / "seed.json").write_text('{"format": 1, "pool": 5}')
-    with pytest.raises(InitialCopyDamaged, match="does not name a pool"):
+    with pytest.raises(InitialCopyDamaged, match="the UUID of the pool is missing"):
         InitialCopySender(tmp_path, 1)
     (tmp_path / "seed.json").write_text('{"format": 2, "pool": "x"}')
     with pytest.raises(InitialCopyDamaged, match="newer btrkeep"):

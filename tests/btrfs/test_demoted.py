@@ -27,7 +27,7 @@ def demoted(make_btrfs: Callable[..., Path]) -> TwoPools:
     made.first.tables["replica.back"] = {"from": str(made.second.pool)}
     made.first.write()
     output = made.first.backupd("demote", "back", "web1", "--yes", *NOW).stdout
-    assert "nothing is backed up here" in " ".join(output.split())
+    assert "not backed up here again until" in " ".join(output.split())
     return made
 
 

@@ -254,7 +254,7 @@ def test_an_internal_error_of_the_search_is_a_warning(nights: Nights, tree: Path
     nights.run("h")
     monkeypatch.setattr(fetched_twice, "repeated_folders", lambda _: dict[str, int]()["no such"])
     (warning,) = searched(nights, tree)
-    assert "it is unknown whether folders were backed up several times: internal error: KeyError" in warning
+    assert "could not check whether folders were backed up several times: internal error: KeyError" in warning
 
 
 def test_very_deep_folders_do_not_fill_the_memory(nights: Nights, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_very_deep_folders_do_not_fill_the_memory(nights: Nights, tree: Path, mo
     assert searched(nights, tree) == []
     monkeypatch.setattr(fetched_twice, "_MOST_NAMES", 19 * 60**2)
     (warning,) = searched(nights, tree)
-    assert warning == f"{tree}: it is unknown whether folders were backed up several times: there are too many deep folders"
+    assert warning == f"{tree}: could not check whether folders were backed up several times: there are too many deep folders"
 
 
 def test_a_host_with_very_many_repeated_folders_has_few_warnings(nights: Nights, tree: Path) -> None:

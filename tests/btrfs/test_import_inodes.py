@@ -118,4 +118,4 @@ def test_fuse_without_inode_numbers_is_said_to_be_that(nights: Nights, tmp_path:
     mounts.callback(server.terminate)
     nbd.wait_for((tree / "nbd").exists)
     mounts.callback(work, "umount", "--lazy", tree)
-    is_refused(nights, tree.parent, "different inode numbers", "so fuse does not identify files")
+    is_refused(nights, tree.parent, "different inode numbers", "cannot be recognised on this filesystem (fuse)")

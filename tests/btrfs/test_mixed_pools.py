@@ -48,7 +48,7 @@ def test_demote_leaves_the_hosts_alone_that_the_other_pool_does_not_back_up(both
     answer = json.loads(both.first.backupd("demote", "back", "*", "--dry-run", "--json", *NOW).stdout)
     assert (answer["hosts"], list(answer["stay"])) == (["web1"], ["alone1"])
     output = both.first.backupd("demote", "back", "*", "--yes", *NOW).stdout
-    assert "alone1: stays: the other pool has no backup of it" in " ".join(output.split())
+    assert "alone1 is not demoted: the other pool has no backup of it" in " ".join(output.split())
     assert copies(both.first) == {"web1": "back", "db1": "back"}
     assert copies(both.second) == {}
     refused = both.first.backupd("demote", "back", "alone1", "web1", "--yes", *NOW, check=False)

@@ -419,7 +419,7 @@ def test_when_the_pool_or_the_backup_is_gone_restore_gives_the_line_that_gets_it
     work("btrfs", "property", "set", "-f", "-ts", gone, "ro", "false")
     work("btrfs", "subvolume", "delete", gone)
     notes = far.night.backupd("restore", f"web1@{first}", far.night.source, "--to", target, check=False).stderr
-    assert f"offsite far: its newest backup there is {second}" in notes
+    assert f"offsite far: its newest backup is {second}" in notes
     subprocess.run(["bash", "-euc", restic_line_of(notes)], check=True, capture_output=True)
     shown = f"{target}/btrkeep/data{far.night.source}"
     assert Path(shown, "a").read_text() == "first\n"
@@ -433,7 +433,7 @@ def test_when_the_pool_or_the_backup_is_gone_restore_gives_the_line_that_gets_it
         assert work("rsync", "-n", "-aHAXci", "--delete", path, f"{far.away}/two/btrkeep/data{path.parent}/").stdout == ""
     (far.night.state / "catalogue.sqlite").unlink()
     done = far.night.backupd("restore", "web1", "/", "--to", far.away / "later", check=False)
-    assert "its newest backup there is unknown here" in done.stderr
+    assert "its newest backup is not known here" in done.stderr
     assert f"--include /btrkeep/data --target {far.away}/later" in restic_line_of(done.stderr)
 
 

@@ -99,9 +99,9 @@ def test_a_server_that_only_receives_cannot_fetch_and_accepts_no_folder(two: Pus
     two.night("2026-03-01T22:00:00Z", "a")
     assert json.loads(two.second.backupd("replicate", "--json", "--now", NOW).stdout) == []
     refused = two.second.backupd("replicate", "office", check=False)
-    assert (refused.returncode, "is sent by that server" in refused.stderr) == (2, True)
+    assert (refused.returncode, "is sent by the other server" in refused.stderr) == (2, True)
     refused = two.first.backupd("replicate", "backup2", "web1", check=False)
-    assert (refused.returncode, "that server chooses" in refused.stderr) == (2, True)
+    assert (refused.returncode, "the other server chooses" in refused.stderr) == (2, True)
     assert two.push("--dry-run")["sent"] == []
     assert two.names(two.second.pool) == []
     two.second.tables["replica.office"]["from"] = str(two.first.pool)

@@ -50,7 +50,7 @@ def test_a_replica_that_cannot_be_fetched_at_all_costs_the_next_one_nothing(two:
     two.fetch(status=1)
     assert two.names(two.second.pool) == [first]
     actual_copies = copies(two)
-    assert (actual_copies["itself"]["state"], actual_copies["itself"]["error"]) == ("failing", "this is the same pool")
+    assert (actual_copies["itself"]["state"], actual_copies["itself"]["error"]) == ("failing", "the other pool is the same pool")
     assert actual_copies["office"]["state"] == "ok"
 
 

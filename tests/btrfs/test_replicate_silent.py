@@ -221,7 +221,7 @@ def test_a_server_that_asks_for_nothing_more_of_a_push_is_given_up_and_the_next_
         assert stat(number) == "T"  # the other server's process is not a child of this one
         assert done.returncode == 1, done
         output = " ".join(done.stderr.split())
-        assert "backup2: the other server has asked for nothing for 50" in output, done
+        assert "backup2: the other server has requested nothing for 50" in output, done
         assert "Traceback" not in output
     finally:
         os.kill(number, signal.SIGCONT)
@@ -247,7 +247,7 @@ def test_a_server_whose_key_sends_in_place_of_receiving_is_found_at_once(make_bt
     done = work(*WAITED, is_long, "--config", two.first.config, "replicate", "--now", NOW, check=False, timeout=100)
     output = " ".join(done.stderr.split())
     assert done.returncode == 1, output
-    assert "asked for nothing for 50" in output
+    assert "requested nothing for 50" in output
     assert "backupd receive-only --replica NAME" in output
 
 

@@ -311,7 +311,7 @@ def test_an_unfinished_tar_that_cannot_be_deleted_is_named(nights: Nights, tmp_p
             patch.setattr(os, "unlink", _no_space)
             error = nights.backupd("restore", "web1", top, "--tar", point / "big.tar", check=False).stderr
         (left,) = point.iterdir()
-        assert f"and start again; delete {left.name} beside the tar too: it could not be deleted" in error
+        assert f"and start again; delete the temporary file {left.name} beside the tar: btrkeep could not delete it" in error
     finally:
         work("umount", point)
 

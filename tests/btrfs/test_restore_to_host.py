@@ -267,7 +267,7 @@ def test_a_key_that_may_only_read_is_told_with_what_to_do(web1: Nights, sshd: ss
     output = restore(web1, "web1", srv, "--to-host", status=1)["stderr"]
     assert "can only read there" in output
     assert "the host does not have the restore key" in output
-    assert "setup --host web1 --no-run` prints its line" in output
+    assert "setup --host web1 --no-run` prints the line of the restore key" in output
     web1.settings("ssh", key=str(sshd.authorize('restrict,command="rrsync /"')))
     assert restore(web1, "web1", srv, "--to-host")["good"]
     assert (srv / "file").exists()
@@ -468,8 +468,8 @@ def test_a_host_that_prints_items_without_end_is_not_listened_to_without_end(nig
     nights.run("web1")
     says = write(nights.top / "says", "".join(f">f+++++++++|1|invented{number}\n" for number in range(10_000)))
     nights.host("web1", nights.source, rsync_path=shlex.join([sys.executable, str(SAYER), "0", str(says), "rsync"]))
-    assert "does not end, so it was no longer read" in asked_for(nights, "--dry-run")
-    assert "does not end, so it was no longer read" in asked_for(nights)
+    assert "sends output without end, so btrkeep stopped reading" in asked_for(nights, "--dry-run")
+    assert "sends output without end, so btrkeep stopped reading" in asked_for(nights)
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_a_path_that_no_backup_has_names_the_nearest(pool: Nights) -> None:
     assert done.stderr == "error: web1 has no /etc/paswd\nhint: did you mean /etc/passwd?\n"
     done = pool.backupd("versions", "web1@2026-11-20", "/etc/passwd", check=False)
     assert done.returncode == 2
-    assert "versions are those of all backups" in done.stderr
+    assert "`versions` reads all backups of the host" in done.stderr
 
 
 def test_another_day_sees_what_was_there_by_then(pool: Nights) -> None:

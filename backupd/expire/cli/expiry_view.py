@@ -55,7 +55,7 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     if summary.busy:
         yield f"skipped until the next run, because other commands use them: {names_in_words(summary.busy)}"
     if summary.rest:
-        yield f"{summary.rest:,} that are due wait for the next run"
+        yield f"due backups left for the next run: {summary.rest:,}"
     if summary.written_each is not None:
         written = f"{format_size(summary.written_bytes)} were written to the pool's devices during the run, by all programs"
         yield f"{written}: {format_size(summary.written_each)} per deleted subvolume"

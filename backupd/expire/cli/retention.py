@@ -166,7 +166,7 @@ def _show_one(asked: _RetentionQuery, explained: ExplainedHost, policy: Retentio
     click.echo("\n" + listing(columns, explained.decisions) + "\n")
     print_wrapped(f"{len(explained.decisions) - explained.going} kept, {_go(asked, explained.going, explained.today)}")
     for name in future_names(explained, asked.now):
-        print_wrapped(f"{name} has a time in the future, so it is kept and not in the strip: was a clock wrong?")
+        print_wrapped(f"{name} has a time in the future, so it is kept and not shown in the strip; check the clock")
 
 
 def _paint(text: str, colour: int) -> str:

@@ -75,7 +75,8 @@ class RestoreOptions:
     is_flag=False,
     flag_value=_ON_HOST,
     metavar="[USER@HOST:DIR]",
-    help="Restore to the original paths on the host (write it last); or, as --to-host=USER@HOST:DIR, into a folder of any machine.",
+    help="Restore to the original paths on the host (write it after the paths); or with --to-host=USER@HOST:DIR to a folder of "
+    "any machine.",
 )
 @click.option("--tar", type=GivenPath(allow_dash=True), metavar="FILE|-", help="Write a tar file; - writes to standard output.")
 @click.option(
@@ -140,7 +141,9 @@ def command(ctx: click.Context, host: str, paths: tuple[str, ...], **options: An
         raise UsageError("name a path", f"`backupd browse {host}` shows its files; / means all of them")
     request = RestoreRequest(name, which, tuple(map(path_given, paths)), where, **options)
     if request.privileged and given.to is None:
-        raise UsageError("--privileged is only for --to: --to-host and --tar always include these", "leave it out")
+        raise UsageError(
+            "--privileged is only for --to: --to-host and --tar always restore these attributes", "leave out --privileged"
+        )
     config = load_config(ctx)
     watch = _Watch(RestoreProgressPrinter(given.progress_lines))
     try:
@@ -194,7 +197,7 @@ def _one_of(given: RestoreOptions) -> str:
             raise UsageError(f"--to-host {to_host} names no machine", "for the host itself, write --to-host after the paths")
         return ORIGINAL if to_host == _ON_HOST else to_host or ":"
     if to == "":  # an empty shell variable must not mean the current folder
-        raise UsageError("--to is empty", "name one, such as /root/restored")
+        raise UsageError("--to is empty", "name a folder, such as --to /root/restored")
     return str(Path(to).absolute()) if to else ""
 
 
@@ -277,7 +280,7 @@ def _tar(
     done = write_file(opened.tree, request.paths, Path(tar).absolute(), request.overwrite == ALL, tell)
     fields = {"tar": tar, "entries": done.entries, "bytes": done.size, "left_out": done.skipped_count}
     without = f"; {counted(done.skipped_count, 'name')} skipped" if done.skipped_count else ""
-    status = _say_tar(opened, given.as_json, fields, f"holds {counted(done.entries, 'name')}, {format_size(done.size)}{without}")
+    status = _say_tar(opened, given.as_json, fields, f"contains {counted(done.entries, 'name')}, {format_size(done.size)}{without}")
     _left_out(done)
     for line in remark_lines(opened.backup.record, request.paths):
         say(f"note: {line}", err=True)

@@ -64,7 +64,7 @@ def say_plan(restore: "LocalRestore | HostRestore", preview: RestorePreview) -> 
     for path, place in every[:_PLACES]:
         say(f"{shown(path)} -> {shown(place)}")
     if len(every) > _PLACES:
-        say(f"and {counted(len(every) - _PLACES, 'path')} more")
+        say(f"and {counted(len(every) - _PLACES, 'more path')}")
     kinds = f"{counted(preview.files, 'file')}, {counted(preview.folders, 'folder')}, {counted(preview.others, 'other')}"
     say(f"{kinds}; {format_size(preview.size)}")
     for step, words in _WORDS.items():
@@ -77,7 +77,7 @@ def say_plan(restore: "LocalRestore | HostRestore", preview: RestorePreview) -> 
     if preview.reflinks:
         say("the data is shared with the backup (the same btrfs): it needs no space and almost no time")
     elif preview.needed is not None and preview.free is not None:
-        say(f"{format_size(preview.needed)} are needed, {format_size(preview.free)} are free there")
+        say(f"{format_size(preview.needed)} are needed, {format_size(preview.free)} are free at the destination")
 
 
 def _say_withheld(withheld: Withheld) -> None:
@@ -91,7 +91,7 @@ def _say_withheld(withheld: Withheld) -> None:
             say(f"{before}{counted(count.number, noun)}")
             _samples(count)
     if withheld.number:
-        say("they would take effect on this machine at once; --privileged restores them")
+        say("they would take effect on this machine at once; to restore them too, add --privileged")
 
 
 def _samples(count: RestoreCount) -> None:
@@ -212,14 +212,16 @@ def _lines(config: Config, host: str, which: str, paths: Sequence[str], to: str)
     if copies:
         yield f"other copies of {host}:"
     for copy in copies:
-        newest = f"its newest backup there is {copy.newest}" if copy.newest else "its newest backup there is unknown here"
+        newest = f"its newest backup is {copy.newest}" if copy.newest else "its newest backup is not known here"
         if copy.offsite is None:
-            yield f"  {_server(copy)}: {newest}; there: {_restore_words(host, which, paths)}"
+            yield f"  {_server(copy)}: {newest}; run on that server: {_restore_words(host, which, paths)}"
             continue
-        yield f"  offsite {copy.name}: {newest}; this restores it below {to or _TARGET}{_TOP}:"
+        yield f"  offsite {copy.name}: {newest}; to restore it below {to or _TARGET}{_TOP}:"
         yield "    " + restic_line(copy.offsite, pool_id, host, which, paths, to or _TARGET)
         if which and not parse_backup_name(which):
-            yield "    instead of `latest`, an id from: " + restic_call(copy.offsite, ["snapshots", *_whose(pool_id, host)])
+            yield "    for another backup, replace `latest` by an id from: " + restic_call(
+                copy.offsite, ["snapshots", *_whose(pool_id, host)]
+            )
 
 
 def _server(copy: "OtherCopy") -> str:

@@ -47,7 +47,7 @@ def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bo
     name, which = parse_which(host)
     if which != NEWEST:
         raise UsageError(
-            f"versions are those of all backups, not only of {which}", f"`backupd versions {name} {shlex.quote(path)}`"
+            f"`versions` reads all backups of the host, not only {which}", f"`backupd versions {name} {shlex.quote(path)}`"
         )
     now = given_now(ctx)
     history = _history(pool, name, path_given(path), content, now)
@@ -128,7 +128,7 @@ def _notes(history: PathHistory) -> Iterator[str]:
     if any(not version.certain for version in history.versions):
         yield "~: same size and time, but written again: --content compares the contents"
     if history.versions[-1].entry.kind == "folder" and not history.by_content:
-        yield "only the names directly in a folder count here: with --content all files below"
+        yield "only the names directly in the folder are compared; with --content, all files below"
     silent: dict[str, list[str]] = {}
     for backup in history.backups:
         if backup.version is None and backup.found not in (THERE, "missing"):

@@ -159,10 +159,10 @@ def _require_listed(replica: ReplicaSettings, hosts: tuple[str, ...], listed: Co
     if unlisted := next((host for host in hosts if host not in listed), None):
         raise UsageError(
             f"{replica.name} does not list the host {unlisted}, or is not configured to fetch it",
-            "`hosts` of the replica selects the hosts",
+            "check `hosts` of the replica, and the name of the host",
         )
     if not listed:
-        hint = "check `hosts` of the replica, --host in that server's authorized_keys, and that it has backups"
+        hint = "check `hosts` of the replica, --host in authorized_keys on the other server, and that the other server has backups"
         raise RemoteRefused("the other pool lists no host that this replica fetches", hint)
 
 
@@ -209,7 +209,7 @@ def _is_confined(*, may_do_without: bool) -> bool:
     if not may_do_without:
         missing = "bubblewrap is not installed" if is_known else f"the system calls of {platform.machine()} are not known here"
         hint = "`apt install bubblewrap`" if is_known else "fetch on a machine with another processor type"
-        raise OperatorError(f"backups of other pools are received in a cell, but {missing}", hint)
+        raise OperatorError(f"backups of other pools are received by a confined process, but {missing}", hint)
     return False
 
 
@@ -222,7 +222,7 @@ def _say_plan(replica: ReplicaSettings, plan: ReplicationPlan, as_json: bool) ->
                 print_wrapped(f"{host.host}@{fetch.backup.name}: would be fetched, {how}")
         for host in plan.obstacles:
             print_wrapped(f"{host.host}: would not be fetched: {printable(obstacle_words(host))}")
-        print_wrapped(f"{replica.name}: {counted(plan.count, 'backup')} of {plan.total} there would be fetched")
+        print_wrapped(f"{replica.name}: {counted(plan.count, 'backup')} would be fetched, of {plan.total} in the other pool")
     return {
         "replica": replica.name,
         "there": plan.total,

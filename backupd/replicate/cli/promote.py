@@ -74,7 +74,8 @@ def promote_command(ctx: click.Context, hosts: tuple[str, ...], name: str | None
         names = ", ".join(f"[replica.{replica}]" for replica in idle)
         file = context.config.file
         print_wrapped(
-            f"{names} no longer fetches anything: remove it from {file} while that server is lost, or it counts as failing"
+            f"{names} no longer fetches anything: while the other server is lost, remove it from {file}, or it is reported as "
+            "failing"
         )
     return status
 
@@ -82,7 +83,10 @@ def promote_command(ctx: click.Context, hosts: tuple[str, ...], name: str | None
 def _print_promoted(chosen: list[str], missing: list[str], outcome: str, *, as_json: bool, dry_run: bool) -> int:
     text = [f"{counted(len(chosen), 'host')} {outcome}: {', '.join(chosen)}"]
     if missing:
-        text.append(f"not configured yet: {', '.join(missing)}. `backupd host add` or copies of the first server's files add them")
+        text.append(
+            f"not configured yet: {', '.join(missing)}. Add them with `backupd host add NAME`, or copy the first server's "
+            "configuration files"
+        )
     return print_answer({"dry_run": dry_run, "hosts": chosen, "unconfigured": missing}, text, as_json=as_json)
 
 
@@ -107,13 +111,16 @@ def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_ru
     with opened(ctx, writes=not dry_run) as context:
         replica = chosen_replicas(context, name)[0]
         if replica.is_pushed:
-            hint = f"where it can be reached, set `from` of [replica.{name}] to its address; {page('second-copy')} explains it"
+            hint = (
+                f"if this server can connect to the other server, set `from` of [replica.{name}] to its address "
+                f"({page('second-copy')})"
+            )
             raise UsageError(f"{name} is sent from the other server, so this server cannot list its backups", hint)
         own = [host for host in hosts_of(context.pool) if read_notes(context.pool.host(host)).replica is None]
         problem = f"is backed up here and fetched by replica {name}"
         mine = [host for host in own if wants(replica, host)]
         if not mine:
-            hint = f"`backupd replicate {name}` fetches its backups: a host without a backup here needs no demote"
+            hint = f"`backupd replicate {name}` fetches its backups: `demote` is only needed for a host with backups here"
             raise UsageError(f"no host {problem}", hint)
         chosen = hosts_named(hosts, mine, problem)
         since = format_time(context.clock.now())
@@ -125,7 +132,7 @@ def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_ru
             except RemotePoolMissing as error:
                 raise OperatorError(f"{name}: {error.message.rstrip('.')}; nothing was changed", error.hint) from None
             if far.id == context.pool.id:
-                raise OperatorError("this is the same pool", "name the replica of another pool")
+                raise OperatorError("the other pool is the same pool", "name the replica of another pool")
             remote_hosts = {host.name: host for host in far.hosts() if host.name in chosen}
             stay = {host: why for host in chosen if host not in hosts and (why := _not_theirs(host, remote_hosts.get(host)))}
             if not (chosen := [host for host in chosen if host not in stay]):
@@ -165,12 +172,12 @@ def _print_demoted(
     dry_run: bool,
 ) -> int:
     def text() -> Iterator[str]:
-        yield from (f"{host}: stays: {why}" for host, why in stay.items())
+        yield from (f"{host} is not demoted: {why}" for host, why in stay.items())
         yield f"{counted(len(chosen), 'host')} {'would be ' if dry_run else ''}demoted: {', '.join(chosen)}"
         for host, names in ((host, ", ".join(names)) for host, names in only_here.items() if names):
-            yield f"{host}: the other pool does not have {names}; those that this pool's retention keeps stay here"
+            yield f"{host}: the other pool does not have {names}; this pool keeps them as long as its retention requires"
         if configured:
-            yield f"still configured: {', '.join(configured)}; nothing is backed up here until `promote` takes them over again"
+            yield f"still configured: {', '.join(configured)}; not backed up here again until `backupd promote`"
 
     answer = {"dry_run": dry_run, "hosts": chosen, "configured": configured, "only_here": only_here, "stay": stay}
     return print_answer(answer, text(), as_json=as_json)
@@ -203,7 +210,9 @@ def _require_demotable(context: PoolContext, host: str, far: RemoteHost | None) 
     Raises OperatorError if the host cannot be demoted.
     """
     if context.pool.working(host).exists():
-        raise OperatorError(f"{host}: a backup of it is not finished", f"`backupd run {host}` or `backupd discard {host}`")
+        raise OperatorError(
+            f"{host} has an unfinished backup", f"`backupd run {host}` finishes it, `backupd discard {host}` deletes it"
+        )
     notes, unread = read_notes(context.pool.host(host)), list[str]()
     here = [
         LocalBackup(final_backup.path.name, final_backup.record.uuid, effective_state(final_backup.record, notes))

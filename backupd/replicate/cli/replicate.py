@@ -55,14 +55,14 @@ def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: st
     default="2GiB",
     show_default=True,
     metavar="SIZE",
-    help="The length of the files of --seed-to.",
+    help="The size of each file that --seed-to writes.",
 )
 @click.option(
     "--seed-from",
     "initial_copy",
     type=GivenPath(path_type=Path),
     metavar="FOLDER",
-    help="On the second server: fetch from such a disk instead.",
+    help="On the second server: fetch from a disk that --seed-to has written.",
 )
 @json_option
 @pass_context
@@ -150,8 +150,8 @@ def _chosen(context: PoolContext, name: str | None, *, is_asked: bool) -> list[R
     replicas = chosen_replicas(context, name, is_asked=is_asked and not pushes)
     if name and replicas[0].is_pushed:
         raise UsageError(
-            f"{name} is sent by that server, so this one does not fetch it",
-            "run `backupd replicate` on that server, which sends it",
+            f"{name} is sent by the other server, so this server does not fetch it",
+            "run `backupd replicate` on the other server",
         )
     return [
         *(replica_settings for replica_settings in replicas if not replica_settings.is_pushed),

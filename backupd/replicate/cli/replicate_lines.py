@@ -13,7 +13,7 @@ def plan_line(plan: ReplicationPlan) -> str:
 
 def fetched_line(done: FetchedBackup) -> str:
     """Formats a fetched backup."""
-    how = f"after {done.parent}" if done.parent else "whole"
+    how = f"as a difference to {done.parent}" if done.parent else "completely"
     return f"{done.host}@{done.name}: {format_size(done.bytes)} in {format_duration(done.seconds)}, {how}"
 
 

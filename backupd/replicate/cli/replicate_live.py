@@ -58,5 +58,5 @@ class ReplicationDisplay(LiveDisplay):
             ("backups", now.done, now.planned, "green", f"{now.done:,} of {now.planned:,}", left),
             ("bytes", now.bytes, now.announced, "cyan", size, f"{format_size(round(now.bytes / seconds))}/s"),
         )
-        at = f"at {names_in_words(now.hosts)}" if now.hosts else ""
+        at = f"fetching {names_in_words(now.hosts)}" if now.hosts else ""
         return Group(table, Text(f"waits: {self._why}" if self._why else at, style="yellow" if self._why else ""))

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 @click.command("send-only")
-@click.option("--replica", metavar="NAME", help="This server's name for the copy; the other server may have another.")
+@click.option("--replica", metavar="NAME", help="The name of the copy on this server; the other server may use a different name.")
 @click.option("--host", "hosts", metavar="PATTERN", multiple=True, help="Show only these hosts to the other server.")
 @click.option("--path", type=GivenPath(path_type=Path), help="The pool in this folder, instead of a configured one.")
 @click.option("--seed", "initial_copy", type=GivenPath(path_type=Path), help="An initial copy in this folder, instead of a pool.")

@@ -41,8 +41,8 @@ def push_to(context: PoolContext, push: PushSettings, wanted: ReplicationOptions
     """Sends once; the other server requests the backups that it wants. The window limits when it starts, not when it ends."""
     if wanted.hosts:
         raise UsageError(
-            f"that server chooses which hosts {push.name} receives",
-            "give no hosts; `hosts` in [push] limits the hosts that it can see",
+            f"the other server chooses which hosts {push.name} receives",
+            "leave out the hosts; `hosts` in [push] limits the hosts that the other server can see",
         )
     if wanted.dry_run:
         if not wanted.as_json:
@@ -96,7 +96,7 @@ def _report(push: PushSettings, done: PushSummary, cancellation: Cancellation, a
     for host, why in done.failed.items():
         print_error(OperatorError(f"{push.name}: {printable(host)}: {why}"))
     if done.error:
-        print_error(OperatorError(f"{push.name}: {done.error}", "check that server"))
+        print_error(OperatorError(f"{push.name}: {done.error}", "check the log on that server (journalctl)"))
     if not as_json:
         print_wrapped(f"{push.name}: {counted(len(done.sent), 'backup')} sent, {format_size(done.bytes)}")
     status = int(Exit.ATTENTION if done.failed or done.error else Exit.OK)
@@ -133,7 +133,8 @@ def write_initial_copy(context: PoolContext, folder: Path, name: str | None, par
     """Writes the initial copy. `name`: this server's name for the copy. Returns the exit status: 1 if a host could not be sent."""
     if name is None or name_fault(name):
         raise UsageError(
-            "give this server's name for the copy", "`replicate --seed-to FOLDER NAME`, as in `send-only --replica NAME`"
+            "give this server's name for the copy",
+            "run `backupd replicate --seed-to FOLDER NAME`; NAME is that of `send-only --replica NAME`",
         )
     if folder.resolve().is_relative_to(context.pool.path):
         raise UsageError(f"{folder} is in the pool", "name a folder on the disk to carry")
@@ -153,14 +154,16 @@ def write_initial_copy(context: PoolContext, folder: Path, name: str | None, par
             fields: dict[str, Any] = {"host": host.name, "backup": newest.name, "bytes": 0, "parts": 0, "already": is_there}
             try:
                 if is_there or wanted.dry_run:
-                    _print_line(f"{host.name}@{newest.name}: {'is there' if is_there else 'would be written'}", wanted.as_json)
+                    _print_line(
+                        f"{host.name}@{newest.name}: {'is on the disk already' if is_there else 'would be written'}", wanted.as_json
+                    )
                 else:
                     fields |= _write(far, folder / host.name, host, newest, part_size, wanted.as_json)
             except RemoteRefused as error:
                 fields["error"], status = error.message, int(Exit.ATTENTION)
                 print_error(OperatorError(f"{host.name}: {error.message}"))
             except OSError as error:
-                hint = "complete parts stay: the same command continues, if needed on a larger disk"
+                hint = "run the same command again, if needed on a larger disk: it continues after the complete parts"
                 raise OperatorError(f"{error.filename or folder}: {error.strerror}", hint) from None
             results.append(fields)
     size = sum(fields["bytes"] for fields in results)

@@ -57,9 +57,11 @@ class RunOptions:
 
 @click.command("run")
 @click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host)
-@click.option("--all", "everything", is_flag=True, help="All enabled hosts, whether due or not, inside their window or not.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Back up all enabled hosts, also those that are not due or outside their window."
+)
 @click.option("--catch-up", is_flag=True, help="Ignore the window for hosts that are late, or have no complete backup.")
-@click.option("--wait", "waits", is_flag=True, help="Let each named host wait for one of the `concurrency` slots of the pool.")
+@click.option("--wait", "waits", is_flag=True, help="If all `concurrency` slots of the pool are in use, wait for a free one.")
 @click.option(
     "--scheduled",
     is_flag=True,

@@ -44,7 +44,10 @@ class TreeNotCopied(OperatorError):
     """This tree was not imported. `is_changed`: it was changed during the import, so another attempt may succeed."""
 
     def __init__(self, tree: OldTree, why: str, *, is_changed: bool = False) -> None:
-        super().__init__(f"{tree.folder}: some of its files could not be copied: {printable(why)}", "no part of this tree was kept")
+        super().__init__(
+            f"{tree.folder}: some of its files could not be copied: {printable(why)}",
+            "the incomplete backup of this tree was deleted",
+        )
         self.is_changed = is_changed
 
 

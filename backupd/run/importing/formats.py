@@ -95,7 +95,7 @@ class HostNames:
         if not self.are_chosen:
             raise UsageError(question, "give --host NAME")
         if self.given or len(self.plain) > 1:
-            raise UsageError("all trees belong to one host, whose name is unknown", "give --host NAME, once")
+            raise UsageError("all trees belong to one host, so only one name is possible", "give --host NAME, once")
         return self.plain[0]
 
     def of(self, owns: Set[str]) -> dict[str, str]:
@@ -113,7 +113,8 @@ class HostNames:
             if len(owns) > 1 or self.given or len(self.plain) > 1:
                 host_names = ", ".join(sorted(owns))
                 raise UsageError(
-                    f"--host {name}: no host there has this name", f"write --host {name}=THERE, where THERE is one of: {host_names}"
+                    f"--host {name}: no host in the history has this name",
+                    f"use --host {name}=OLDNAME, with an old name from: {host_names}",
                 )
             chosen |= dict.fromkeys(owns, name)
         return chosen
@@ -122,7 +123,9 @@ class HostNames:
         """Raises UsageError if a chosen host has no tree in the history, and no folder was left out that could be one."""
         missing = [own for own, name in self.given.items() if name not in history.hosts]
         if missing and not history.skipped:
-            raise UsageError(f"there is no tree for a host {missing[0]} in {place}", "--host NAME=THERE: its name here, then there")
+            raise UsageError(
+                f"{place} has no tree of a host {missing[0]}", "use --host NAME=OLDNAME: OLDNAME is the name in the history"
+            )
 
 
 def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
@@ -134,7 +137,7 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
     root = _root_of(root) if root.is_file() else root
     intervals = [folder for folder in _folders(root) if _INTERVAL.fullmatch(folder.name)]
     if not intervals:
-        raise UsageError(f"{root} has no folder such as daily.0", "name rsnapshot's snapshot_root, or its configuration")
+        raise UsageError(f"{root} has no folder such as daily.0", "give the folder snapshot_root of rsnapshot, or rsnapshot.conf")
     old_trees, skipped = list[OldTree](), dict[str, str]()
     for interval in intervals:
         fd = os.open(interval, FOLDER)  # by descriptor, so that it stays the same folder if it is renamed
@@ -157,7 +160,7 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
 def _root_of(conf: Path) -> Path:
     if root := read_conf(conf).root:
         return root
-    raise UsageError(f"{conf} has no snapshot_root", "name the folder itself, not a link")
+    raise UsageError(f"{conf} has no snapshot_root", "give the folder of the snapshots instead: `backupd import rsnapshot FOLDER`")
 
 
 def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
@@ -178,7 +181,7 @@ def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
             fields = dict(_pairs(summary))
             started = _time(fields.get("backup-begin") or fields.get("image-now") or "")
             if not fields.get("status", "").startswith("success"):
-                skipped[str(image)] = f"its summary: {fields.get('status') or 'no status'}"
+                skipped[str(image)] = f"its summary has the status: {fields.get('status') or 'none'}"
             elif not (image / "tree").is_dir():
                 skipped[str(image)] = "there is no folder `tree` in it"
             elif started is None:
@@ -325,7 +328,7 @@ def _require_successors(name: str, trees: list[OldTree]) -> None:
     owns = [(own, [old_tree.started for old_tree in old_trees]) for own, old_trees in groupby(trees, key=lambda tree: tree.host)]
     if len(owns) > len(dict(owns)) or any(times[-1] == other[0] for (_, times), (_, other) in pairwise(owns)):
         first, other = sorted(dict(owns))[:2]
-        raise UsageError(f"{first} and {other} are two hosts there, with trees of the same time: only one of them can be {name}")
+        raise UsageError(f"{first} and {other} are two hosts in the history, at the same time: only one of them can be {name}")
 
 
 def _dated(name: str, stamp: datetime | None) -> datetime | None:

@@ -150,7 +150,9 @@ def opened_tree(tree: OldTree) -> Iterator[Path]:
     try:
         fd = os.open(tree.folder, FOLDER)
     except OSError as error:
-        raise OperatorError(f"{tree.folder}: {error.strerror}: was it rotated during the import?", "run it again") from None
+        raise OperatorError(
+            f"{tree.folder}: {error.strerror}; it was probably rotated during the import", "run the import again"
+        ) from None
     with ClosingFd(fd):
         _require_same(tree, fd)
         yield Path(f"/proc/{os.getpid()}/fd/{fd}")
@@ -161,7 +163,7 @@ def _require_same(tree: OldTree, fd: int) -> None:
     device, inode, stamp = tree.identity
     status = os.fstat(fd)
     if (status.st_dev, status.st_ino) != (device, inode) or (stamp and os.stat("..", dir_fd=fd).st_mtime_ns != stamp):
-        raise OperatorError(f"{tree.folder} was replaced: the history was rotated during the import", "run it again")
+        raise OperatorError(f"{tree.folder} was replaced: the history was rotated during the import", "run the import again")
 
 
 def known_backups(pool: Pool, host: str, unread: list[str]) -> dict[str, Record]:

@@ -86,7 +86,8 @@ class _Reader:
         self._text -= sum(map(len, lines))
         if self._files < 0 or self._text < 0:
             raise UsageError(
-                f"{file}: files include each other without end, or are too long together", "name the snapshot_root itself"
+                f"{file}: files include each other without end, or are too long together",
+                "give the folder snapshot_root instead of the file",
             )
         return lines
 
@@ -94,7 +95,7 @@ class _Reader:
 def _statements(conf: Path, depth: int, reader: _Reader) -> Iterator[Sequence[str]]:
     """Yields a key and its values for each line that has any. Raises UsageError."""
     if not depth:
-        raise UsageError(f"{conf}: files include each other without end", "name the snapshot_root itself")
+        raise UsageError(f"{conf}: files include each other without end", "give the folder snapshot_root instead of the file")
     for line in reader.lines(conf):
         if not line.strip() or line.lstrip().startswith("#") or "\0" in line:  # a path cannot contain a NUL
             continue
@@ -103,7 +104,8 @@ def _statements(conf: Path, depth: int, reader: _Reader) -> Iterator[Sequence[st
         if key == "include_conf" and values:
             if "`" in " ".join(values):
                 raise UsageError(
-                    f"{conf}: include_conf would run a command, which is not permitted", "name the snapshot_root itself"
+                    f"{conf}: include_conf would run a command, which is not permitted",
+                    "give the folder snapshot_root instead of the file",
                 )
             yield from _statements(conf.parent / values[0], depth - 1, reader)
         else:

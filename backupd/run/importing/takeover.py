@@ -63,7 +63,7 @@ async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
     with locked_for_import(context, tree) as (host, _), ExitStack() as held:
         working.require_not_forgotten(tree.host, read_notes(context.pool.host(tree.host)))
         if not is_on(tree.folder, context.pool.filesystem):
-            hint = "`backupd import tree` copies a folder of dated snapshots"
+            hint = "to copy a folder of dated snapshots: `backupd import tree FOLDER --host NAME`"
             raise OperatorError(f"{tree.folder} is on another filesystem than the pool, so it must be copied", hint)
         disk = held.enter_context(syncing(context.pool.path))
         if left := describe(context.pool.working(tree.host)):  # left behind by a killed import: see locked_for_import
@@ -103,7 +103,7 @@ def _arranged(context: ImportContext, tree: OldTree, staged: Path) -> TakenTree:
     snapshot(tree.folder, staged)
     made = describe(staged)
     if before is None or made is None or made.parent_uuid != before.uuid:
-        raise OperatorError(f"{tree.folder} was replaced", "run it again")
+        raise OperatorError(f"{tree.folder} was replaced during the import", "run the import again")
     taken_tree = _cleaned(context, staged)
     with Checkpoint("snapshot arranged"):
         _move(staged, tree.path)
@@ -115,7 +115,7 @@ def _move(staged: Path, path: str) -> None:
     was, aside = staged.stat(), staged / _ASIDE
     names = [path.name for path in staged.iterdir()]
     if _ASIDE in names:
-        raise OperatorError(f"{_ASIDE} exists in it already, and is needed temporarily for its content")
+        raise OperatorError(f"it contains {_ASIDE}, a name that the import needs temporarily")
     attributes = {name: os.getxattr(staged, name) for name in os.listxattr(staged)}
     for attribute in attributes:  # first, because new entries inherit a default ACL
         os.removexattr(staged, attribute)

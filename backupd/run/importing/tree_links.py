@@ -225,7 +225,9 @@ def _require_links(tree: int, names: list[bytes]) -> None:
             errno.EAGAIN, "it was changed during the import: another program may be changing the history", os.fsdecode(names[0])
         )
     first, other = printable(names[0]), printable(names[1])
-    message = f"{first} and {other} in it have the same inode number, but are not hard links: {filesystem_of(tree)} uses it twice"
+    message = (
+        f"{first} and {other} in it have the same inode number, but are not hard links: {filesystem_of(tree)} uses the number twice"
+    )
     raise UnprovenTree(message, COPY_IT[0].upper() + COPY_IT[1:])
 
 

@@ -112,7 +112,7 @@ def require_one_numbering(tree: int) -> None:
             if any(mount.id == number and mount.filesystem == "btrfs" for mount in all_mounts):
                 devices.add(os.fstat(fd).st_dev)
     if len(devices) > 1:
-        message = "its layers are several subvolumes of btrfs, so inode numbers do not identify files"
+        message = "it is an overlay of several btrfs subvolumes, so its inode numbers do not show which names are hard links"
         raise UnprovenTree(message, f"import the layers separately, or {COPY_IT}")
 
 
@@ -139,7 +139,9 @@ def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder,
         with ClosingFd(open_folder(tree, path.split(b"/") if path else ())) as fd:
             status = os.fstat(fd)
             if status.st_dev != device:
-                raise UnprovenTree(f"{printable(path)} in it is another filesystem or subvolume", "import that as a separate tree")
+                raise UnprovenTree(
+                    f"{printable(path)} in it is another filesystem or subvolume", "import that folder as a separate tree"
+                )
             with os.scandir(fd) as unsorted:
                 others = sorted(unsorted, key=_INODE)
             files, names = sum(map(_IS_FILE, others)), list[bytes]()
@@ -173,11 +175,13 @@ def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[str]", device:
     name, kind = printable(path + b"/" + _encoded(entry.name) if path else entry.name), filesystem_of(folder)
     if status.st_dev != device:
         raise UnprovenTree(
-            f"{name} in it is on another filesystem than its folder ({kind}), so inode numbers do not identify files",
-            f"if it is a layer of overlayfs, {COPY_IT}; if it is a mount, import without it",
+            f"{name} in it is on another filesystem than its folder ({kind}), so inode numbers do not show which names are hard "
+            "links",
+            f"if it is a layer of overlayfs, {COPY_IT}; if it is a mount, unmount it",
         )
     raise UnprovenTree(
-        f"{name} in it has different inode numbers in the listing and in its own attributes, so {kind} does not identify files",
+        f"{name} in it: readdir and stat report different inode numbers, so hard links cannot be recognised on this filesystem "
+        f"({kind})",
         f"mount the history without FUSE, or {COPY_IT}",
     )
 
@@ -203,7 +207,9 @@ def walk_again(tree: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> G
             yield folder
 
 
-COPY_IT = "copy all its trees with one `rsync -aHAX`, on the machine with its disk, to a filesystem such as ext4, and import that"
+COPY_IT = (
+    "copy the whole history with one `rsync -aHAX`, on the machine with its disk, to a filesystem such as ext4, and import the copy"
+)
 _ENCODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 # Called by the interpreter itself for each name: a comprehension takes twice as long.
 _INODE, _NAME = methodcaller("inode"), attrgetter("name")

@@ -45,10 +45,13 @@ from btrkeep.process.threads import running_threads
 from btrkeep.units import backup_name, counted, format_size, format_time, names_in_words, printable
 
 _ATTEMPTS = 3  # for a tree that changes during the import
-_AGAIN = "run the same command again. If a program changes files there, stop it, or make the history read-only during the import"
+_AGAIN = (
+    "run the same command again. If a program changes files in the history, stop it, or make the history read-only during "
+    "the import"
+)
 _DIFFERS = (
-    "if a file there was changed in place after its first tree was imported, the backup has its old content. To import the "
-    "present tree, run `backupd delete --now-without-grace {}`, then this command again"
+    "if a file of the history was changed in place after it was imported with an older tree, the backup has the old content. To "
+    "import the tree as it is now, run `backupd delete --now-without-grace {}`, then this command again"
 )
 _THREADS = 2  # of a host: a tree is imported while the next one is read
 _PROCESSES = 2  # of a host, to copy files: more would make a rotating disk seek
@@ -76,18 +79,20 @@ class ImportOptions:
     "--host",
     "hosts",
     multiple=True,
-    metavar="NAME[=THERE]",
-    help="Only this host: its name here, and its name there if it differs. May be given several times.",
+    metavar="NAME[=OLDNAME]",
+    help="Only this host: its name in btrkeep, and its name in the history if that differs. May be given several times.",
 )
 @click.option(
     "--path",
     default="/",
     show_default=True,
     metavar="PATH",
-    help="The path on the host of the files in a snapshot of btrbk or snapper.",
+    help="For btrbk and snapper: the path on the host that the snapshots contain.",
 )
 @dry_run_option("which backups would be made, and their new data")
-@click.option("--delta", is_flag=True, help="Change files in place: backups share equal parts of files. It takes longer.")
+@click.option(
+    "--delta", is_flag=True, help="Write only the changed parts of a file, so that backups share its equal parts. It takes longer."
+)
 @click.option(
     "--verify",
     type=click.Choice(["newest", "all", "none"]),
@@ -162,7 +167,7 @@ def _tell(done: "_Import", here: int, skipped: Mapping[str, str]) -> None:
         text.append(f"{counted(len(lost), 'tree')} not imported; {_AGAIN}")
     if strange := sorted({backup["host"] for backup in done.backups} - done.context.config.every_host.keys()):
         names = names_in_words(strange)
-        text.append(f"not configured yet: {names}. `backupd host add` lets the next run continue from the imported backups")
+        text.append(f"not configured yet: {names}. After `backupd host add NAME`, the next run continues from the imported backups")
     print_answer(answer | {"not_imported": done.not_imported, "compared": done.compared}, text, as_json=done.given.as_json)
 
 
@@ -172,7 +177,7 @@ def _below(history: OldHistory, given: ImportOptions) -> OldHistory:
     if path == "/":
         return history
     if given.kind not in TAKEN_OVER or not path.startswith("/") or ".." in path.split("/"):
-        raise UsageError(f"--path {path}: an absolute path, for btrbk and snapper")
+        raise UsageError(f"--path {path}: the path must be absolute, and is only for btrbk and snapper")
     return replace(history, trees=tuple(replace(tree, path=path.rstrip("/") or "/") for tree in history.trees))
 
 
@@ -205,9 +210,10 @@ def _require_paths(host: str, trees: Sequence[OldTree], here: Mapping[str, Recor
     others = {path.path for record in here.values() if record.imported is not None for path in record.paths} - paths
     if others and any(backup_name(tree.started) not in here for tree in trees):
         message = (
-            f"{host} has imported backups of {names_in_words(sorted(others))}, but these contain {names_in_words(sorted(paths))}"
+            f"{host} has imported backups of {names_in_words(sorted(others))}, but these trees contain "
+            f"{names_in_words(sorted(paths))}"
         )
-        raise UsageError(message, f"give them another host name: --host NAME={trees[0].host}")
+        raise UsageError(message, f"import them under another name: --host NAME={trees[0].host}")
 
 
 async def _take_over(context: ImportContext, tree: OldTree, _before: OldTree | None, _after: OldTree | None) -> ImportedBackup:
@@ -309,7 +315,7 @@ class _Import:
         raise AssertionError
 
     def _say_nested(self, tree: OldTree, made: ImportedBackup) -> None:
-        folders = f"{counted(made.nested, 'empty folder')} in place of omitted subvolumes"
+        folders = f"{counted(made.nested, 'empty folder')} instead of the omitted subvolumes"
         print_wrapped(f"{printable(str(tree.folder))}: {folders}", err=True)
 
     def _is_unproven(self, record: Record) -> bool:

@@ -80,7 +80,7 @@ def _show_plan(plans: list[dict[str, Any]], here: int, suggestion: str | None, *
     )
     print_listing(columns, plans)
     if here:
-        print_wrapped(f"{counted(here, 'tree')} more {'is' if here == 1 else 'are'} imported already")
+        print_wrapped(f"{counted(here, 'tree')} {'was' if here == 1 else 'were'} imported already")
     if suggestion:
         print_wrapped("a configuration for these hosts, from rsnapshot.conf; check it before you use it:")
         click.echo(suggestion, nl=False)
