@@ -35,7 +35,7 @@ def fill(catalogue: Catalogue, now: datetime, hostile: Sequence[str] = ()) -> No
 
 def used(days: float) -> float:
     """TiB used that many days ago."""
-    return 31.5 - days * 0.021 + 0.25 * math.sin(days / 1.1)
+    return 36.56 - days * 0.021 + 0.25 * math.sin(days / 1.1)
 
 
 def waste(days: float) -> float:

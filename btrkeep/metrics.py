@@ -213,6 +213,12 @@ HEALTH = Metric(
 ALARMS = Metric(
     "btrkeep_alarms", "gauge", "Open alarms, sent or not, by event; no sample before the first run of backupd notify.", ("event",)
 )
+VERDICT = Metric(
+    "btrkeep_verdict",
+    "gauge",
+    "1 for the level of the verdict of backupd status (ok, unknown, warning, error), 0 for the others.",
+    ("level",),
+)
 ALARMS_LOOKED = Metric("btrkeep_alarms_timestamp_seconds", "gauge", "When backupd notify last checked for alarms.")
 
 METRICS = tuple(value for value in list(vars().values()) if isinstance(value, Metric))

@@ -62,9 +62,13 @@ class AlarmGroup:
 
 def open_alarms(source: RequestContext, viewer: Viewer) -> tuple[OpenAlarm, ...]:
     """Returns the open alarms that the viewer may see: the worst kind first, then the oldest."""
+    return visible_alarms(active_alarms(source), viewer, source.settings.pool, "" if viewer.limited else source.config.call)
+
+
+def active_alarms(source: RequestContext) -> list[StoredAlarm]:
+    """Returns all open alarms."""
     patience = AlarmPatience.of_published(source.config)
-    rows = (row for row in source.catalogue.alarms() if patience.is_active(row, source.now))
-    return visible_alarms(rows, viewer, source.settings.pool, "" if viewer.limited else source.config.call)
+    return [row for row in source.catalogue.alarms() if patience.is_active(row, source.now)]
 
 
 def visible_alarms(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str, call: str = "") -> tuple[OpenAlarm, ...]:

@@ -14,6 +14,9 @@ from flask_wtf.csrf import CSRFProtect
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from btrkeep import __version__
+from btrkeep.decisions.overall import Overall
+from btrkeep.errors import OperatorError
+from btrkeep.serving.viewer import Viewer
 from web import account, copies, doctor, endpoints, error_pages, filters, health, log, overview
 from web.auth import sessions
 from web.auth.sessions import cookie_key
@@ -21,6 +24,7 @@ from web.dashboard_settings import Settings
 from web.files import page as files
 from web.hosts import page as hosts
 from web.jobs import page as jobs
+from web.page_verdict import overall
 from web.pool import balance, expiry, heatmap
 from web.pool import page as pool
 from web.restore import page as restore
@@ -136,7 +140,17 @@ def _names() -> dict[str, Any]:
     pages = [page for page in PAGES if page.label and not (who and who.limited and page.is_of_whole_pool)]
     pool = current_app.extensions["btrkeep"].pool
     context = {"who": who, "navigation": pages if who else [], "version": __version__, "source": source, "config_pool": pool}
-    return {**context, "current": page_of(request.path)}
+    return {**context, "current": page_of(request.path), "verdict": _verdict(who)}
+
+
+def _verdict(who: Viewer | None) -> Overall | None:
+    """Returns the verdict for the page's icon; None if nobody is logged in, or if the catalogue cannot be read."""
+    if who is None:
+        return None
+    try:
+        return overall(source(), who)
+    except OperatorError:
+        return None
 
 
 def page_of(path: str) -> str:

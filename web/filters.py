@@ -4,7 +4,7 @@ addresses of paths.
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from flask import Flask, current_app, has_app_context
@@ -63,6 +63,15 @@ def day(moment: datetime, zone: ZoneInfo, now: datetime | None = None) -> str:
     return f"{local:%a} {local.day} {local:%b}" if is_same_year else f"{local.day} {local:%b} {local.year}"
 
 
+def night_dates(begin: datetime, zone: ZoneInfo, now: datetime) -> str:
+    """Returns both dates of a night: "27 to 28 November", "30 November to 1 December", with the year if it is not that of `now`."""
+    first = begin.astimezone(zone).date()
+    last, current = first + timedelta(days=1), now.astimezone(zone).year
+    month = f" {first:%B}" if first.month != last.month else ""
+    year = "" if last.year == current else f" {last.year}"
+    return f"{first.day}{month} to {last.day} {last:%B}{year}"
+
+
 def absolute(moment: datetime, zone: ZoneInfo, now: datetime | None = None, clock: str = "%H:%M") -> str:
     """Returns "Fri 20 Nov 22:00", with the day as in `day`; with the zone if the hour occurs twice on that day.
 
@@ -114,6 +123,7 @@ def register(app: Flask) -> None:
         number=number,
         when=when,
         coming=coming,
+        night_dates=lambda begin: night_dates(begin, source().config.zone, source().now),
         browser=browser,
     )
     app.jinja_env.globals.update(

@@ -28,13 +28,14 @@ from btrkeep.errors import OperatorError
 from btrkeep.metrics import CONTENT_TYPE, Metric, MetricSamples
 from web.api.answers import MEANINGS, answer, dumped
 from web.hosts.data import NOT_OURS, HostRow, every_row
+from web.page_verdict import EVERYTHING, overall
 from web.source import RequestContext, logged_in_viewer, public, source, stale_after
 
 
 def metrics_text(source: RequestContext) -> bytes:
     """Returns all of them in the order of the table, in Prometheus's text format."""
     samples = MetricSamples(source.config.name)
-    for collect in (_itself, _hosts, _backups, _filesystem, _expiries, _alarms):
+    for collect in (_itself, _hosts, _backups, _filesystem, _expiries, _alarms, _verdict):
         collect(samples, source)
     return samples.text()
 
@@ -90,6 +91,10 @@ def _alarms(samples: MetricSamples, source: RequestContext) -> None:
         return
     metric_samples.add_health(samples.add, kept.verdict)
     metric_samples.add_alarms(samples.add, source.catalogue.alarms(), source.now, AlarmPatience.of_published(source.config))
+
+
+def _verdict(samples: MetricSamples, source: RequestContext) -> None:
+    metric_samples.add_verdict(samples.add, overall(source, EVERYTHING))
 
 
 _REQUESTS = Metric("btrkeep_web_requests_total", "counter", "Requests answered.", ("view", "method", "status"))

@@ -23,6 +23,7 @@ from web.hosts import night_sum
 from web.hosts.data import bad_backups
 from web.hosts.night_sum import NightSum
 from web.mapping import from_row
+from web.page_verdict import overall, page_of_problem
 from web.pool.data import Outlook, PoolHealth, outlooks, pool_health, trend
 from web.pool.page import painter
 from web.running import RunningNow, alive_runs, running
@@ -70,6 +71,36 @@ class Urgent:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownProblem:
+    """A kind of problem of the verdict."""
+
+    kind: str
+    """A word for programs: a state of hosts, a check of the pool, a kind of alarm, ..."""
+    level: str
+    """error, warning or unknown."""
+    count: int
+    """Number of hosts, backups, copies or alarms."""
+    words: str
+    """A few words: `10 hosts failing`."""
+    page: str
+    """The page that shows them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownVerdict:
+    """The verdict about everything that the user may see, as in `backupd status`."""
+
+    level: str
+    """ok, unknown, warning or error."""
+    sentence: str
+    """The verdict in words."""
+    problems: tuple[ShownProblem, ...]
+    """The worst first; empty: all is well."""
+    checked: datetime | None
+    """When alarms and the pool were last checked; null: never, or the user is limited to some hosts."""
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """The overview, as the user may see it."""
 
@@ -103,6 +134,8 @@ class Overview:
     """The open alarms."""
     limited: bool
     """Whether the user is limited to some hosts."""
+    verdict: ShownVerdict
+    """The verdict about all of this."""
     proven: str
     """The last proven restore, in one sentence; "": there is none."""
     verified: str
@@ -132,10 +165,18 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
         alarms_looked=health.looked if health.is_known else None,
         alarms=alarms,
         limited=viewer.limited,
+        verdict=_verdict(source, viewer),
         proven=_proven(source, viewer),
         verified=_verified(source, viewer),
         copies=in_a_sentence(copies(source, viewer)),
     )
+
+
+def _verdict(source: RequestContext, viewer: Viewer) -> ShownVerdict:
+    verdict = overall(source, viewer)
+    problems = tuple(from_row(ShownProblem, problem, page=page_of_problem(problem.kind)) for problem in verdict.problems)
+    checked = None if viewer.limited else pool_health(source).looked
+    return ShownVerdict(verdict.level, verdict.sentence, problems, checked)
 
 
 def _schedule(source: RequestContext, viewer: Viewer) -> StoredSchedule | None:
@@ -270,10 +311,17 @@ def index() -> str:
         running=current.running,
         alarms=grouped(current.alarms),
         is_known=current.alarms_looked is not None,
-        damaged=any(count.damaged for host, count in bad_backups(here).items() if who.may_see(host)),
+        damaged=sum(1 for host, count in bad_backups(here).items() if count.damaged and who.may_see(host)),
+        disabled=sum(1 for row in hosts.visible_to(who, hosts.every_row(here)) if hosts.is_disabled(row)),
         chart=space_chart(here) if current.pool else None,
         picture=_picture(here) if current.pool else None,
     )
+
+
+@blueprint.get("/overview/verdict")
+def verdict() -> str:
+    """Returns the verdict, for the page to refresh."""
+    return render_template("overview/verdict.html", verdict=_verdict(source(), viewer()))
 
 
 @blueprint.get("/overview/night")

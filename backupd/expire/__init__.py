@@ -1,6 +1,6 @@
 """Expiry: backups that the retention no longer keeps are marked, and deleted when their grace ends.
 
 btrkeep.decisions.expiry_plan decides. `host_backups` reads pool and catalogue; `mark` and `delete_backups` act under a host's lock,
-and read the host again before. `queue` keeps the number of deleted subvolumes that wait for the cleaner below the limit;
+after they have read the host again. `queue` keeps the number of deleted subvolumes that wait for the cleaner below the limit;
 `expiry_runner` has the order of all steps.
 """

@@ -1,7 +1,7 @@
 """Deletes the backups that are due: host by host, a few at a time, never more than fit into the cleaner's queue.
 
 Under the host's lock everything is checked again; the rows get the state `deleting`; each subvolume is checked once more and
-deleted by its id. Rows are removed when a commit has made the deletions durable. That is not done after each batch, because each
+deleted by its id. Rows are removed when a commit has made the deletions durable. There is no commit after each batch, because each
 commit writes trees that the cleaner changes again a moment later: with a commit for every fifty deletions, an expiry took half as
 long again. After a kill at any point, the next run finds either the backup and deletes it, or only its row and removes that.
 
@@ -118,7 +118,7 @@ class Deleter:
             self.settle()
 
     def _some(self, plan: HostPlan, names: tuple[str, ...], room: int) -> tuple[str, ...]:
-        """Deletes the first `room` of them that are still due. Returns those that are left for later."""
+        """Deletes the first `room` of the named backups that are still due. Returns the names that are left for later."""
         first_names, rest = names[:room], names[room:]
         left: tuple[str, ...] = ()
         with ExitStack() as held:
@@ -132,7 +132,7 @@ class Deleter:
         return left
 
     def _delete(self, host: str, names: list[str], on_pool: HostOnPool) -> tuple[str, ...]:
-        """Deletes these backups. Returns those that were postponed, because the queue is full or a signal arrived."""
+        """Deletes these backups. Returns the names of the postponed ones, because the queue is full or a signal arrived."""
         if not names:
             return ()
         self.context.rows.write(lambda catalogue: catalogue.mark_deleting([(host, name) for name in names]))
@@ -208,8 +208,8 @@ class MetadataReader:
         """Starts to check whether the kernel can drop a backup of a host that has these `final_backups`. Raises NoThread.
 
         The result is False if the disk cannot read metadata that the kernel needs for that; an OSError comes with it. Metadata that
-        the backup shares with its base is not read if the base is in `final_backups`: when the base is deleted, it is read for that
-        one. If the backup was based on none of them, or was received, all metadata is read.
+        the backup shares with its base is not read if the base is in `final_backups`: when the base is deleted, it is read for the
+        base. If the backup was based on none of them, or was received, all metadata is read.
         """
         since = max((_shared_before(own, final_backup) for final_backup in final_backups), default=0)
         running = self._read.get(own.subvolume.id)

@@ -258,7 +258,8 @@ class ExpiryRunner:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keeps btrfs-balancer from starting a block group. Waits for the running one, which sees our lock and is cancelled.
+        """Keeps btrfs-balancer from starting a block group. Waits for the end of a running block group: btrfs-balancer sees this
+        lock and cancels it.
 
         It does not wait for a balance of another program, which may take days.
         """
@@ -383,7 +384,7 @@ class ExpiryRunner:
         }
 
     def _end_row(self, error: str | None) -> None:
-        """`error`: the reason why it ended early, None if it did not."""
+        """Records the end of the expiry. `error`: the reason why it ended early, None if it did not."""
         summary = self.context.summary
         summary.seconds, summary.ended_by = elapsed() - summary.begun, self.context.cancellation.signal
         summary.error = None if summary.stop else error

@@ -124,7 +124,7 @@ def _from_row(row: BackupState | None, notes: Notes, base: str | None) -> Candid
 
 def _from_pool(folder: Path, name: str, notes: Notes, base: str | None, unread: list[str]) -> Candidate | None:
     """Returns the candidate according to its own record; None if btrkeep did not make it, it is not final, or cannot be read. Adds
-    it to `unread` if the disk cannot read it.
+    the name to `unread` if the disk cannot read the backup.
     """
     try:
         if final_backup := read_final_if_ours(folder / name, folder.name):
@@ -251,8 +251,7 @@ def is_still(path: Path, subvolume: Subvolume) -> bool:
 
 
 def gone_names(folder: Path, notes: Notes) -> list[str]:
-    """Returns the backups that are expired in the notes but no longer exist: we deleted them, and only the note is left.
-
-    A held one was moved away by an operator, who may bring it back.
+    """Returns the backups that are expired in the notes but no longer exist: an expiry deleted them, and only the note is left. A
+    missing held backup was moved away by an operator, who may bring it back.
     """
     return [name for name, note in notes.backups.items() if EXPIRED in note and HOLD not in note and not is_there(folder / name)]

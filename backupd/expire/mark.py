@@ -1,10 +1,10 @@
 """Marks backups that no rule keeps any longer, and removes the marks of kept backups, the notes of deleted ones, and forgotten
 hosts.
 
-The notes are written and synced first, then the rows. Hosts are locked in batches, so that two syncs of the filesystem serve them
-all, instead of two waits for the disk for each, and no other process changes their notes in between. A file that is renamed before
-its data is on disk may be empty after a power cut; then it would be unknown which backups are held. So all notes are written beside
-the old ones, synced by a call that reports lost data, renamed, and synced again.
+The notes are written and synced first, then the rows. Hosts are locked in batches, so that two syncs of the filesystem are enough
+for a batch, instead of two for each host, and no other process changes their notes in between. A file that is renamed before its
+data is on disk may be empty after a power cut; then it would be unknown which backups are held. So all notes are written beside the
+old ones, synced by a call that reports lost data, renamed, and synced again.
 
 The folder of a forgotten host is renamed out of the hosts first, in one step, and emptied there: if this is killed in between, the
 host no longer exists, and the next run removes the rest.
@@ -44,8 +44,8 @@ def write_many(pool: Path, notes: Mapping[Path, Notes], *, renamed_for_good: boo
     """Replaces the notes in each folder; the hosts are locked. When this returns, all notes are on disk. Without `renamed_for_good`
     the old ones may return after a power cut, but never anything else.
 
-    On a full pool the notes use the reserve. Raises OSError; PoolUnusable if the disk did not store the new notes, and then none
-    were replaced by them.
+    On a full pool the notes use the reserve. Raises OSError; PoolUnusable if the disk did not store the new notes, and then no old
+    notes were replaced.
     """
     if not notes:
         return

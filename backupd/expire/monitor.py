@@ -196,10 +196,8 @@ def require_btrfs(mountpoint: str) -> Path:
 
 
 def in_hand(drops: Sequence[Drop], before: Mapping[int, Drop], last: int | None) -> Drop | None:
-    """Returns which of the subvolumes with progress is being dropped: the one that advanced since the last reading, otherwise the
-    last one that did.
-
-    After interrupted drops there are several. None if unknown.
+    """Returns the drop that is in progress: the one that advanced since the last reading, otherwise the last one that advanced.
+    After interrupted drops several subvolumes have progress. None if unknown.
     """
     if len(drops) == 1:
         return drops[0]
@@ -208,8 +206,9 @@ def in_hand(drops: Sequence[Drop], before: Mapping[int, Drop], last: int | None)
 
 
 def held_at_least(first_seen: Iterable[float], at: float, listed: int) -> int:
-    """Returns how many subvolumes must be held by open files at least. `first_seen`: when each that waits was first seen; `listed`:
-    the highest count of the cleaner's list during the reading, because the cleaner takes some from it while the others are read.
+    """Returns the minimum number of subvolumes that are held by open files. `first_seen`: when each waiting subvolume was first
+    seen; `listed`: the highest count of the cleaner's list during the reading, because the cleaner takes some from it while the
+    others are read.
     """
     settled = sum(at - seen >= _SETTLED for seen in first_seen)
     return max(0, settled - listed - 1)  # the cleaner may be dropping one, which is not in its list

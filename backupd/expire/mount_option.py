@@ -24,12 +24,12 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class SwitchedOption:
-    """The record: the previous option, our option, and the boot to which it applies."""
+    """The record: the previous option, the option of the expiry, and the boot to which it applies."""
 
     was: str
     """The option before."""
     set: str
-    """The option that we set."""
+    """The option that the expiry set."""
     boot: str
     """The id of the boot: after another boot the record is not valid."""
 

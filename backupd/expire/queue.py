@@ -65,11 +65,11 @@ class CleanerQueue:
 
     @property
     def waiting(self) -> int:
-        """Returns how many waited at the last reading."""
+        """Returns how many subvolumes waited at the last reading."""
         return len(self._ids)
 
     def count_waiting(self) -> int:
-        """Returns how many wait now. Raises PoolUnusable."""
+        """Returns how many subvolumes wait now. Raises PoolUnusable."""
         try:
             ids = set(orphan_items(self.path))
         except OSError as error:
@@ -94,8 +94,8 @@ class CleanerQueue:
         self._first_seen = {subvolid: self._first_seen.get(subvolid, self._looks) for subvolid in ids}
 
     def moving(self) -> int:
-        """Returns how many the cleaner can drop. It drops them in order: those that wait longer than a dropped one are held open by
-        a process.
+        """Returns how many subvolumes the cleaner can drop. It drops them in order: those that wait longer than a dropped one are
+        held open by a process.
         """
         return sum(first >= self._dropped_up_to for first in self._first_seen.values())
 
@@ -135,7 +135,7 @@ class CleanerQueue:
         """Waits until all of these are dropped, or it is cancelled, or nothing was dropped for `patience` seconds; or until only
         subvolumes are left that are held by an open file or a working directory.
 
-        It returns those by id, with the process, None if none is found (a mount also holds one).
+        Returns the held subvolumes by id, each with the process; None if no process is found (a mount also holds a subvolume).
         """
         while not cancellation:
             self.count_waiting()
@@ -150,7 +150,9 @@ class CleanerQueue:
         return {}
 
     def _held(self, left: Mapping[int, DeletedBackup]) -> dict[int, FolderUser | None]:
-        """Returns the processes that hold them, if all are held; nothing while the cleaner may be able to drop one."""
+        """Returns the processes that hold the remaining subvolumes, if all are held; nothing while the cleaner may be able to drop
+        one.
+        """
         now = time.monotonic()
         if self._standing() < _HOLDERS or now - self._looked_for_holders < _HOLDERS:
             return {}
@@ -204,7 +206,9 @@ class Probe(Protocol):
 
 
 class Governor:
-    """`width`: how many may wait for the cleaner at a time. Without a pace there is no such limit, and there are no pauses."""
+    """Adapts the load of an expiry to the pace. `width`: how many subvolumes may wait for the cleaner at a time. Without a pace
+    there is no such limit, and there are no pauses.
+    """
 
     def __init__(self, most: int, limit: float | None, probe: Probe | None) -> None:
         self.most = most

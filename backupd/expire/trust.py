@@ -51,8 +51,7 @@ def read_clocks(now: datetime) -> ClockFact:
 def past_clocks(catalogue: Catalogue) -> ClockPast:
     """Returns the clocks of earlier expiries; invalid ones count as none.
 
-    A rebuilt catalogue has none. Then the end of the newest run is used instead; otherwise a clock that jumped would be trusted
-    just when nothing else contradicts it.
+    A rebuilt catalogue has none. Then the end of the newest run is used instead; otherwise a clock that jumped would be trusted.
     """
     past = parse_fact(catalogue.get_fact(FACT), _clock_past, ClockPast())
     if past.trusted is None and (newest := catalogue.newest_finish()):
@@ -86,7 +85,7 @@ def recall_clocks(stand_in: Catalogue, state: Path) -> None:
 
 
 def keep_clocks(catalogue: Catalogue, past: ClockPast) -> None:
-    """Stores them for the next expiry."""
+    """Stores the clocks for the next expiry."""
     fields = _clock_fields(past.trusted) | ({"doubted": _clock_fields(past.doubted)} if past.doubted else {})
     catalogue.set_fact(FACT, json.dumps(fields))
 
@@ -118,7 +117,7 @@ def clock_synchronised() -> bool | None:
 
 
 def judge_clock(catalogue: Catalogue, now: ClockFact, forced: Forced, *, rehearsal: bool) -> tuple[ClockVerdict, ClockPast]:
-    """Returns whether the clock may be right, and the state to store for the next expiry. A forced clock is always right."""
+    """Returns the verdict on the clock, and the state to store for the next expiry. A forced clock is always right."""
     if forced.clock:
         return ClockVerdict(), ClockPast(now)
     past = past_clocks(catalogue)
@@ -128,7 +127,9 @@ def judge_clock(catalogue: Catalogue, now: ClockFact, forced: Forced, *, rehears
 
 @dataclass(frozen=True, slots=True)
 class TrustCheck:
-    """`lost`: the pool has backups and the catalogue has none. `clock`: the problem of the clock, None if there is none."""
+    """The result of the checks. `lost`: the pool has backups and the catalogue has none. `clock`: the problem of the clock, None if
+    there is none.
+    """
 
     lost: bool
     clock: str | None

@@ -72,14 +72,14 @@ def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: ByteSink, 
     all written yet, are kept in a file: see spool.
 
     Raises SourceUnreadable or OSError as soon as anything cannot be read or written, because half an archive must not look
-    complete. GNU tar reports nothing if a tar ends between two members, so then the start of another member is written. Errors of
-    the user, such as a path that is missing, are checked by the caller: see suggestions.missing.
+    complete. GNU tar reports nothing if a tar ends between two members, so after an error the start of another member is written.
+    Errors of the user, such as a path that is missing, are checked by the caller: see suggestions.missing.
     """
     return _tar(tree, paths, out, send) if kind == "tar" else _zip(tree, paths, out)
 
 
 def _visits(tree: Tree, paths: Sequence[bytes]) -> Iterator[WalkEntry | PlainFiles]:
-    """Yields everything once. Raises SourceUnreadable, also for what is mounted in the backup."""
+    """Yields each name once. Raises SourceUnreadable, also for a mount in the backup."""
     for path in outermost(paths):
         try:
             yield from _visits_below(tree, path)
@@ -90,7 +90,7 @@ def _visits(tree: Tree, paths: Sequence[bytes]) -> Iterator[WalkEntry | PlainFil
 
 
 def _visits_below(tree: Tree, path: bytes) -> Iterator[WalkEntry | PlainFiles]:
-    """Raises OSError."""
+    """Yields a path and everything below it. Raises OSError."""
     for visit in walk_grouped(tree, path, _raise_unreadable):
         if isinstance(visit, PlainFiles):
             yield visit
@@ -249,7 +249,7 @@ def _tar_data(entry: Entry, fd: int, start: int, end: int, out: "_GatheringSink"
 class _GatheringSink:
     """Passes on written data in larger pieces; the first one early, so that a reader gets a byte.
 
-    A write passes on only earlier data. So if that ends in an error, a complete member was recorded as finished.
+    A write passes on only earlier data. So if a write fails, every complete member was recorded as finished before.
     """
 
     def __init__(self, out: ByteSink, send: Send | None = None) -> None:
@@ -277,7 +277,8 @@ class _GatheringSink:
             self.flush()
 
     def send(self, fd: int, start: int, end: int) -> int:
-        """Passes on data of a large file in the kernel. Returns where that ended: the rest must be read and written.
+        """Passes on data of a large file in the kernel. Returns the position at which that ended: the rest must be read and
+        written.
 
         The last block is left, so that the member is not complete before it is recorded as finished.
         """
@@ -328,7 +329,7 @@ def _zip(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> ArchiveResult:
 
 
 def _zip_member(walk_entry: WalkEntry, name: bytes, out: _GatheringSink) -> bytes:
-    """Writes it; gives its record for the index."""
+    """Writes a member; returns its record for the index."""
     entry, zip_member, offset = walk_entry.entry, zip_headers.member(walk_entry.entry, name), out.size
     if zip_member.packed:
         out.write(zip_headers.header(zip_member, zip_headers.Sizes()))
@@ -342,7 +343,7 @@ def _zip_member(walk_entry: WalkEntry, name: bytes, out: _GatheringSink) -> byte
 
 
 def _zip_file(walk_entry: WalkEntry, out: _GatheringSink) -> zip_headers.Sizes:
-    """The deflated data of a regular file."""
+    """Writes the deflated data of a regular file; returns its sizes."""
     crc, begun = 0, out.size
     with ClosingFd(_open_seen(walk_entry)) as fd:
         for piece in _read(walk_entry.entry, fd, 0, walk_entry.entry.size):

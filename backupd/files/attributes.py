@@ -34,7 +34,7 @@ def attribute_names(folder: int, name: bytes) -> list[str]:
 
 
 def attributes_of_open(fd: int) -> dict[str, bytes]:
-    """Returns the same for an open file, which is faster."""
+    """Returns all extended attributes of an open file, which is faster."""
     try:
         return {attribute: os.getxattr(fd, attribute) for attribute in os.listxattr(fd)}
     except OSError as error:

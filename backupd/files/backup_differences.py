@@ -32,7 +32,7 @@ class PathDifference:
     """One path that differs."""
 
     path: bytes
-    """On the host."""
+    """The path on the host."""
     what: str
     """added, removed, changed, or kind: another file type, such as a folder instead of a file."""
     before: Entry | None
@@ -254,7 +254,7 @@ def difference_object(difference: PathDifference) -> dict[str, Any]:
 
 
 def difference_answer(difference: PathDifference) -> dict[str, Any]:
-    """Returns one difference for an answer of the root service: its path is there once, and not in both entries too."""
+    """Returns one difference for an answer of the root service: its path is in it once, not in both entries."""
     sides = {
         side: named_entry_object(entry) if entry else None
         for side, entry in (("before", difference.before), ("after", difference.after))

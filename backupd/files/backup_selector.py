@@ -1,8 +1,6 @@
-"""Selects the backup that an argument names: HOST is its newest complete one, HOST@NAME that one, HOST@2026-11-20 the newest of
-that day.
-
-HOST@latest is the newest complete one too, but never another one, like the symlink `latest` in its folder. A day is a day of the
-pool's zone.
+"""Selects the backup that an argument names: HOST is its newest complete backup, HOST@NAME the backup of that name, HOST@2026-11-20
+the newest complete backup of that day. HOST@latest is the newest complete backup too, but never an incomplete one, like the symlink
+`latest` in its folder. A day is a day of the pool's zone.
 """
 
 import fnmatch
@@ -135,7 +133,7 @@ def find(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None)
 
 
 def _best(backups: Iterable[Restorable], which: str, end: datetime | None) -> Restorable | None:
-    """Returns the named one; otherwise the first complete one, with a start after `end` only if there is no other; otherwise the
+    """Returns the named backup; otherwise the first complete one, with a start after `end` only if there is no other; otherwise the
     first of all, except for LATEST.
     """
     ahead = other = None

@@ -59,12 +59,12 @@ class FolderTotals(NamedTuple):
 
     @property
     def names(self) -> int:
-        """All of them."""
+        """Number of all names."""
         return self.folders + self.files + self.symlinks
 
 
 class PlainFolders(NamedTuple):
-    """Such folders in one folder, few enough for a message to another process (128 KiB). They are packed for it, because this
+    """Plain folders in one folder, few enough for a message to another process (128 KiB). They are packed for it, because this
     process needs only the totals of most of them. The rest as in PlainFiles.
     """
 
@@ -305,7 +305,7 @@ class RepeatedWalk:
             self._spans[path] = start, self._record.end
 
     def _added(self, events: list[Any]) -> bool:
-        """Adds them to the record. Returns False if there is no free space for them."""
+        """Adds the events to the record. Returns False if there is no free space for them."""
         try:
             self._record = self._record or _Record(self._most)
             self._record.add(events)

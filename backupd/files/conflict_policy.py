@@ -88,7 +88,7 @@ class LinkPlacer:
         return self.first_of(entry.inode) if entry.links > 1 else None
 
     def first_of(self, inode: int) -> tuple[tuple[bytes, ...], int] | None:
-        """Returns the same for an inode of the backup."""
+        """Returns place and identity of the first name of an inode of the backup."""
         first = self._first.get(inode)
         return first[:2] if first else None
 

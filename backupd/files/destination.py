@@ -118,8 +118,8 @@ class Destination:
     """A folder, open and locked against a second restore. If it does not exist and `make` is true, it is made, only accessible to
     root.
 
-    Without `make` a missing folder counts as empty. Folders in `excluded` are not entered; with `allowed`, nor is anything outside
-    of these. `trusted`: no other user may control the path, as in `require_destination`, which checked it earlier.
+    Without `make` a missing folder counts as empty. Folders in `excluded` are not entered; with `allowed`, nothing outside of these
+    folders is entered. `trusted`: no other user may control the path, as in `require_destination`, which checked it earlier.
     """
 
     def __init__(
@@ -315,7 +315,7 @@ def existing_folder(path: Path) -> Path:
 
 
 def put(folder: int, temporary: bytes, name: bytes, instead_of: Entry | None) -> None:
-    """Gives a complete file its name. Raises PlaceOccupied if an unexpected file has appeared there."""
+    """Gives a complete file its name. Raises PlaceOccupied if an unexpected file has appeared at that name."""
     if instead_of is None:
         rename_to_nothing(folder, temporary, name)
         return
@@ -328,7 +328,7 @@ def put(folder: int, temporary: bytes, name: bytes, instead_of: Entry | None) ->
 def rename_to_nothing(folder: int, temporary: bytes, name: bytes, above: int | None = None) -> None:
     """Renames from one open folder into another, `above`, or within it, to a name that nothing has.
 
-    Raises OSError; PlaceOccupied if something has it.
+    Raises OSError; PlaceOccupied if an entry has that name.
     """
     above = folder if above is None else above
     if not _libc.renameat2(folder, temporary, above, name, _NOREPLACE):

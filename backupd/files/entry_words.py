@@ -138,7 +138,7 @@ def history_object(host: str, history: "PathHistory") -> dict[str, Any]:
 
 
 def history_answer(host: str, history: "PathHistory") -> dict[str, Any]:
-    """The history for an answer of the root service: the path is there once, not in each version."""
+    """The history for an answer of the root service: the path is in it once, not in each version."""
     versions = [{**_version_object(version), "entry": named_entry_object(version.entry)} for version in history.versions]
     return {**history_object(host, replace(history, versions=())), "versions": versions}
 

@@ -80,10 +80,9 @@ def small_buffer() -> mmap:
 
 
 def read_small(fd: int, path: bytes, size: int, key: Key, buffer: mmap) -> FileRead:
-    """Reads a file of at most PIECE bytes, opened with O_DIRECT, into a `small_buffer`; closes it. Includes its plain sum.
-
-    The digest is that of `read_file`. The data comes from the disk past the page cache, into the same few pages each time, which
-    takes less than `read_file`. Raises OSError for anything but damage.
+    """Reads a file of at most PIECE bytes, opened with O_DIRECT, into a `small_buffer`; closes it. Also returns the SHA-256 of its
+    content (`plain`). The digest is that of `read_file`. The data comes from the disk past the page cache, into the same few pages
+    each time, which takes less than `read_file`. Raises OSError for anything but damage.
     """
     with memoryview(buffer) as room:
         try:

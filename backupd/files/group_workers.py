@@ -17,11 +17,11 @@ _FEW, _LITTLE = 8, 64 << 10  # files and bytes: fewer are written here, because 
 Work = Callable[..., BatchResult]
 """Takes the open folder of the backup, that of the destination, and files of it; with `is_bare`, the value that `do` got."""
 FolderWork = Callable[..., list[BatchResult]]
-"""Takes the same for the folder that contains plain folders, and these."""
+"""Takes the open folders that contain plain folders, and the plain folders; with `is_bare`, the value that `do_folders` got."""
 Then = Callable[[PlainVisits, Sequence[PlainFile], BatchResult], None]
 """Takes the group, the files that were given, and their result. The folder of the group is open then."""
 FoldersThen = Callable[[FolderVisits, BatchResult, Sequence[BatchResult]], None]
-"""The same for folders with their files: their result, and that of each folder, the latter only if something is left over."""
+"""Takes the folders, their result, and the result of each folder; the latter only if something is left over."""
 
 
 class WorkPhase(NamedTuple):
@@ -75,7 +75,7 @@ class GroupWorkers(Closing):
         return self._give(plain.group.folder, plain.place, lambda: list(map(tuple, files)), is_bare, handled)
 
     def do_folders(self, visits: FolderVisits, then: FoldersThen, *, is_bare: bool = False) -> bool:
-        """Does the same for folders with their files."""
+        """Gives folders with their files to a worker, like `do`."""
         group = visits.group
 
         def at_once(to: int) -> None:

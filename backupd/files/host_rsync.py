@@ -84,7 +84,7 @@ class NameAllowance:
         self._left = _OUTPUT_LIMIT
 
     def takes(self, data: bytes) -> bool:
-        """True if that many more bytes may be read."""
+        """Returns True if the data is within the allowance."""
         self._left -= len(data) + _LINE * data.count(b"\n")
         while self._left < 0 and (more := next(self._names, None)) is not None:
             self._left += more

@@ -118,7 +118,7 @@ class FolderCopier:
         return handled
 
     def _copied(self, source: int, to: int, folder: PlainFolder, device: int) -> BatchResult:
-        """Raises OSError, and leaves nothing there."""
+        """Copies one folder. Raises OSError, and leaves nothing there."""
         if not folder.files:
             path = folder_prefix(source) + folder.name
             status = os.stat(folder.name, dir_fd=source, follow_symlinks=False)

@@ -171,7 +171,7 @@ def _thread() -> "ThreadPoolExecutor | None":
 
 
 def _buffers() -> tuple[PieceBuffer, PieceBuffer, PieceBuffer]:
-    """Buffers for a piece of each side, and zeros."""
+    """Returns buffers for a piece of each side, and one with zeros."""
     return PieceBuffer(), PieceBuffer(), PieceBuffer()
 
 
@@ -288,12 +288,15 @@ def placed_folder(visit: Visit, step: str, to: Destination) -> PlacedFolder:
 
 
 def is_in_fresh(visit: Visit, folders: Sequence[PlacedFolder]) -> bool:
-    """Returns True if a name is restored to the last of these folders, and that was empty. A requested path may go elsewhere."""
+    """Returns True if a name is restored into the last of these folders, and that folder was empty. A requested path may be
+    restored elsewhere.
+    """
     return bool(folders) and folders[-1].is_fresh and folders[-1].place == visit.place[:-1]
 
 
 class PreviewCounter:
-    """Counts in `preview`, and the bytes that are needed on disk. `unfinished`: bytes that a killed restore has left there.
+    """Counts names in `preview`, and the bytes that are needed on disk. `unfinished`: bytes that a killed restore has left at the
+    destination.
 
     `each`: yields the names of a group or folder one by one. `counts_powers`: attributes that are left out are counted, too.
     """
@@ -311,7 +314,7 @@ class PreviewCounter:
 
     @property
     def needed(self) -> int:
-        """Maximum bytes that are needed during the restore."""
+        """Returns the maximum bytes that are needed during the restore."""
         return max(0, self._needed + self._largest)
 
     def take(self, visit: AnyVisit) -> Iterator[int]:

@@ -114,8 +114,8 @@ AnyVisit = Visit | PlainVisits | FolderVisits
 
 
 def placed(paths: Sequence[bytes], parents: bool) -> list[Root]:
-    """Returns the places of those paths: their last names, with `parents` the whole paths. Raises UsageError if two are
-    the same.
+    """Returns the places of the paths: their last names, with `parents` the whole paths. Raises UsageError if two places are the
+    same.
     """
     by_place: dict[Names, bytes] = {}
     for path in outermost(paths):

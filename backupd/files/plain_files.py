@@ -99,7 +99,9 @@ def copy(
 
 
 def _copied_symlink(source: int, to: int, file: PlainFile, undeleted: Undeleted, *, privileged: bool, inherits: bool) -> int | None:
-    """Copies a symlink. Returns the copy's identity; None, and leaves nothing there, if it needs more than that. Raises OSError."""
+    """Copies a symlink. Returns the copy's identity; None, and leaves nothing there, if it cannot be copied in this way. Raises
+    OSError.
+    """
     temporary, copied = PREFIX + os.urandom(8).hex().encode("ascii"), None
     try:
         if made := copy_symlink(source, to, file, temporary, privileged=privileged, inherits=inherits):
@@ -147,7 +149,7 @@ class _NewFiles:
 
     def add(self, original: int, file: PlainFile) -> int | None:
         """Copies a file. Returns the identity of the copy if the file has several names, otherwise 0; None, and leaves nothing
-        there, if it needs more than that. Raises OSError.
+        there, if it cannot be copied in this way. Raises OSError.
         """
         if self._staged:
             return self._add_staged(original, file, self._staged)
@@ -170,7 +172,7 @@ class _NewFiles:
             os.close(made)
 
     def _add_staged(self, original: int, file: PlainFile, staged: StagingState) -> int | None:
-        """Does the same if only root can enter the folder, for a file with one name."""
+        """Copies a file with one name, like `add`, into a folder that only root can enter."""
         name = staged.prefix + file.name
         made = os.open(name, _MAKE, file.mode & 0o777 if self._defaults else 0o777, dir_fd=self._folder)
         is_whole = False

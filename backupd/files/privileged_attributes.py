@@ -16,8 +16,7 @@ _SETS = stat.S_ISUID | stat.S_ISGID
 
 
 def harmless(visits: Iterable[AnyVisit], withheld: Withheld, to: str) -> Iterator[AnyVisit]:
-    """Yields the visits without device nodes, and entries of files without setuid and setgid bits; counts them in `withheld`.
-
+    """Yields the visits, except those of device nodes, and removes setuid and setgid bits of files; counts both in `withheld`.
     Groups of plain files have no such bits: they are passed on unchanged, and their attributes are not checked.
     """
     for visit in visits:

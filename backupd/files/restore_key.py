@@ -29,7 +29,7 @@ def with_restore_key(target: Target, config: Config) -> tuple[Target, Config]:
 
 
 def refusal(target: Target, config: Config, lines: Sequence[str]) -> OperatorError | None:
-    """Returns the error for a host that refused an rsync with these messages; None if they have another reason."""
+    """Returns the error for a host that refused an rsync with these messages; None if the messages have another reason."""
     if any(_READS_ONLY.search(line) for line in lines):
         return OperatorError(
             f"{target}: the key for the backups can only read there, and the host does not have the restore key",

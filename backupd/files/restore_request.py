@@ -40,7 +40,9 @@ _NO_OPTIONS = ("host", "backup", "paths", "to", "content")
 
 
 def command_words(request: RestoreRequest, *, dry_run: bool = False) -> tuple[str, ...]:
-    """The words after `backupd` that do it, with JSON at the end and lines of progress. An option has the name of its field."""
+    """Returns the words after `backupd` that start the restore, with JSON at the end and lines of progress. An option has the name
+    of its field.
+    """
     words = ["restore", "--json", "--progress-lines", *(["--dry-run"] if dry_run else [])]
     for name, attribute in RestoreRequest.__dataclass_fields__.items():
         value = getattr(request, name)

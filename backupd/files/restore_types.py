@@ -110,7 +110,7 @@ class RestoreCount:
         self.add(place, differs_words(fields), size)
 
     def add(self, place: bytes, why: str = "", size: int = 0) -> None:
-        """Adds one."""
+        """Adds a name."""
         self.number += 1
         self.size += size
         if len(self.samples) < SAMPLES:
@@ -140,7 +140,7 @@ class RestoreCount:
         self.number, self.size = number, size
 
     def take_back(self, place: bytes, size: int = 0) -> None:
-        """Removes a name that was counted before it was tried, and failed."""
+        """Removes a name that was counted before an attempt that failed."""
         self.number = max(0, self.number - 1)
         self.size = max(0, self.size - size)
         self.samples = [sample for sample in self.samples if sample[0] != place]
@@ -161,7 +161,7 @@ class Withheld:
 
     @property
     def number(self) -> int:
-        """The number of things."""
+        """Number of withheld device nodes and files."""
         return self.devices.number + self.setuid.number + self.capabilities.number
 
 
@@ -218,7 +218,7 @@ class RestorePreview:
 
     @property
     def names(self) -> int:
-        """All of them."""
+        """Number of all names."""
         return self.files + self.folders + self.others
 
     @property

@@ -155,7 +155,9 @@ class ResultComparer:
             self.compare(visit)
 
     def _without_further(self, plain: PlainVisits) -> tuple[list[PlainFile], list[PlainFile]]:
-        """Returns the files of a group that are no further names of an earlier file; and further names that are not that file."""
+        """Returns the files of a group that are not further names of an earlier file; and further names that are another file at
+        the destination.
+        """
         files, others = list[PlainFile](), list[PlainFile]()
         for file in plain.group.files:
             if file.links < 2:

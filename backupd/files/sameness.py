@@ -57,7 +57,7 @@ def same_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry) -> bool 
 
 
 def equal_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry, pulse: Pulse) -> bool:
-    """Returns the same as `same_data`, reading the files if necessary."""
+    """Returns True if two plain files of the same size have the same data; reads them if necessary."""
     same = same_data(tree, entry, other_tree, other)
     if same is not None:
         return same

@@ -71,7 +71,7 @@ class PackedBytes:
         yield unpacker.flush()
 
     def close(self) -> None:
-        """Forgets it."""
+        """Deletes the content."""
         self._file.close()
 
     def _put(self, packed: bytes) -> None:
@@ -100,7 +100,7 @@ class LinkTable:
             raise (_full() if _is_full() else _too_large()) from error  # reaching `max_page_count` is a full disk for SQLite too
 
     def close(self) -> None:
-        """Forgets them all."""
+        """Deletes the table."""
         if self._table:
             self._table.close()
 

@@ -51,8 +51,8 @@ def member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], link: bytes |
 
 
 def usual_file(file: Entry | PlainFile, name: bytes) -> bytes | None:
-    """Returns the same as `member` for a regular file that needs only its time in a pax record, in a tenth of the time;
-    else None.
+    """Returns the result of `member`, in a tenth of the time, for a regular file that needs only its time in a pax record; else
+    None.
     """
     mtime, uid, gid, size = file.mtime, file.uid, file.gid, file.size
     fits = len(name) <= 100 and uid <= _LARGEST and gid <= _LARGEST and size <= _LARGEST_SIZE
@@ -97,7 +97,7 @@ class DataMap:
 
 
 def sparse_member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], data_map: DataMap) -> bytes:
-    """Returns the same for a file with holes, before whose data is the map."""
+    """Returns everything before the data of a file with holes, including the map of its data."""
     size = data_map.length + len(padding(data_map.length)) + data_map.data
     records = _records(entry, b"", b"", size) | _attributes(xattrs)
     records |= {b"GNU.sparse.major": b"1", b"GNU.sparse.minor": b"0", b"GNU.sparse.name": name}

@@ -52,8 +52,8 @@ class LocalRestore:
     """A restore into a folder of this machine.
 
     Nothing is written to, or in, the folders `excluded`: the pools and the folders of the catalogues. `reflinks`: the destination
-    is on the pool's own btrfs. With `copies` data is read and written there, too. `damaged`: paths of the backup that are known to
-    be. `trusted`: as in Destination. `tell` is called repeatedly, and may raise Cancelled.
+    is on the pool's own btrfs. With `copies` data is read and written there, too. `damaged`: paths of the backup that are recorded
+    as damaged. `trusted`: as in Destination. `tell` is called repeatedly, and may raise Cancelled.
     """
 
     def __init__(
@@ -315,8 +315,8 @@ class LocalRestore:
         self._lost(writer)
 
     def _leave(self, visit: Visit, comparer: PlaceComparer, writer: Writer, workers: GroupWorkers) -> None:
-        """Sets a folder's time when everything in it is written. A folder that existed keeps everything else, unless everything is
-        overwritten.
+        """Sets a folder's time when everything in it is written. An existing folder keeps its other attributes, unless everything
+        is overwritten.
         """
         folder = self._folders.pop()
         step = folder.step
@@ -381,8 +381,8 @@ class LocalRestore:
             self._lost(writer)
 
     def _gives(self, visit: Visit) -> bool:
-        """Returns True if a folder gets the attributes of the backup's. By default the destination itself does not: it was made
-        only for root, or its owner has set its mode, and the host's / would open it to all users.
+        """Returns True if a folder gets the attributes that it has in the backup. By default the destination itself does not get
+        them: it was made only for root, or its owner has set its mode, and the host's / would open it to all users.
         """
         return bool(visit.place) or self.request.privileged
 
@@ -430,13 +430,13 @@ class LocalRestore:
         self.result.problems.add(self.progress.place, why)
 
     def _unreadable(self, path: bytes, error: OSError) -> None:
-        """A folder of the backup, or a name in one, that cannot be read; the rest is restored."""
+        """Records a folder of the backup, or a name in one, that cannot be read; the rest is restored."""
         place, why = self._unread_place(path, error)
         self._unread.add(place)
         self.result.problems.add(place, why)
 
     def _unread_since(self, path: bytes, error: OSError) -> None:
-        """A folder or name that could be read when it was restored, but was not compared."""
+        """Records a folder or name that could be read when it was restored, but not when it was compared."""
         place, why = self._unread_place(path, error)
         if place not in self._unread:
             self.result.differences.add(place, why)

@@ -251,7 +251,9 @@ class HostRestore:
         return preview
 
     def _judge(self, item: Item, preview: RestorePreview, new: set[int], older: set[int]) -> None:
-        """`new` and `older`: what rsync would write with --ignore-existing, and with --update."""
+        """Counts an item of rsync in the preview. `new`, `older`: the files that rsync would write with --ignore-existing, and with
+        --update.
+        """
         step, why = NEW, ""
         if item.name in self._above and (not item.new or hash(item.name) in new):
             return  # it exists, or will be created
@@ -331,7 +333,7 @@ class HostRestore:
         return ended
 
     def _count_content(self, result: RestoreResult, item: Item) -> None:
-        """Counts a file that is overwritten only because of its content; a preview that does not compare contents counted it as
+        """Counts a file as overwritten that has equal size and time and other content: a preview without contents counted it as
         equal.
         """
         name = self._base + b"/" + item.name if self._base else item.name
@@ -403,7 +405,7 @@ class HostRestore:
         *,
         above: bool,
     ) -> HostRsyncEnd:
-        """Runs it over the shared connection, if there is one. Raises the same as run_rsync."""
+        """Runs an rsync over the shared connection, if there is one. Raises the errors of run_rsync."""
         connection = self._session.connection
         connecting = asyncio.create_task(connection.socket(Cancellation()))
         try:

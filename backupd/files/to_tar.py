@@ -40,7 +40,7 @@ class _ProgressWriter:
         self._progress = RestoreProgress("writing")
 
     def write(self, data: bytes, /) -> None:
-        """Passes it on."""
+        """Writes data."""
         self._out.write(data)
         self._report(len(data))
 
@@ -116,7 +116,7 @@ def total(tree: Tree, paths: Sequence[bytes]) -> tuple[int, int]:
 
 
 def write_file(tree: Tree, paths: Sequence[bytes], file: Path, replace: bool, tell: Tell) -> ArchiveResult:
-    """Writes the tar as a file of mode 0600. Raises UsageError if there is one already and it must not be replaced."""
+    """Writes the tar as a file of mode 0600. Raises UsageError if the file exists and must not be replaced."""
     if file.is_dir() or (not replace and os.path.lexists(file)):
         raise UsageError(f"{file} already exists", "name another file, or add --overwrite=all")
     try:

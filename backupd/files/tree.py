@@ -117,7 +117,7 @@ class Tree(Closing):
     """The files of one open backup.
 
     Every method raises the kernel's OSError: ENOENT, ENOTDIR, and ELOOP or ENOTDIR if a component of the path is a symlink, EXDEV
-    for something mounted in it; and ValueError for an invalid path.
+    for a mount in the backup; and ValueError for an invalid path.
     """
 
     def __init__(self, subvolume: Path) -> None:
@@ -215,8 +215,8 @@ def tree_of_backup(backup: Path) -> Tree:
 
 
 def require_nothing_mounted(backup: Path, path: bytes = b"/") -> None:
-    """Raises DataUnreadable if something is mounted in the backup, at or below `path`: it hides files of the backup, and a program
-    would take it for the backup's.
+    """Raises DataUnreadable if something is mounted in the backup, at or below `path`: the mount hides files of the backup, and a
+    program would take its files for those of the backup.
     """
     top = Path(os.path.realpath(backup), DATA, os.fsdecode(path).strip("/"))
     if target := next((mount.target for mount in mounts() if mount.target.is_relative_to(top)), None):
@@ -256,11 +256,11 @@ class Descent:
         return self._open_anew() if fd is None else fd
 
     def path_of(self, name: bytes) -> bytes:
-        """Returns the path of that name in it."""
+        """Returns the path of a name in the present folder."""
         return self._above + b"/" + name
 
     def read_entry(self, name: bytes) -> Entry:
-        """Returns the entry of that name in it."""
+        """Returns the entry of a name in the present folder."""
         return read_entry(self.fd, name, self._above + b"/" + name)
 
     def enter(self, name: bytes) -> None:

@@ -32,8 +32,8 @@ THERE, MISSING, LEFT_OUT, UNFINISHED, LINKED, UNREADABLE = (
     "behind a symlink",
     "unreadable",
 )
-"""What a backup shows about a path. Only the first two show the state of the host; LINKED: a folder on the way was a
-symlink then.
+"""What a backup shows about a path. Only the first two show the state of the host; LINKED: a folder above the path was a symlink in
+that backup.
 """
 
 
@@ -81,15 +81,15 @@ class Absence:
     first: str
     """The first backup without it."""
     since: datetime
-    """When that began."""
+    """When the run of `first` started."""
     last: str
     """The last backup without it."""
     backups: int
     """Number of backups without it."""
     came_back: str | None
-    """The backup that has it again; None: none."""
+    """The first later backup that has the path again; None: no later backup has it."""
     until: datetime | None
-    """When that began."""
+    """When the run of `came_back` started."""
     doubtful: bool
     """True if it is missing only in suspect or failed backups."""
 
@@ -105,7 +105,7 @@ class PathInBackup:
     state: str
     """The backup's state."""
     found: str
-    """One of the values above."""
+    """One of THERE, MISSING, LEFT_OUT, UNFINISHED, LINKED, UNREADABLE."""
     version: int | None
     """The number in `PathHistory.versions`; None: it is missing."""
 
@@ -115,7 +115,7 @@ class PathHistory:
     """All versions of a path."""
 
     path: bytes
-    """On the host."""
+    """The path on the host."""
     by_content: bool
     """True if files were read when their metadata was not sufficient."""
     versions: tuple[Version, ...]
@@ -189,9 +189,9 @@ class _VersionCollector:
     by_content: bool
     """True if files are read when their metadata is not sufficient."""
     pulse: Pulse
-    """Called while files are read; may end that."""
+    """Called while files are read; may raise to end the reading."""
     kept: list[_CollectedVersion] = field(default_factory=list)
-    """The finished ones."""
+    """The finished versions."""
     current: _CollectedVersion | None = None
     """The version of the last backup; None: the path was missing there."""
 

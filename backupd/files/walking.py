@@ -17,7 +17,7 @@ from backupd.files.tree import Descent, Entry, Tree, components, joined, names_i
 Unreadable = Callable[[bytes, OSError], None]
 """Takes the path of an unreadable entry, and the reason."""
 Skip = Callable[[Entry], bool]
-"""Returns whether a folder is not entered."""
+"""Returns True if a folder is not to be entered."""
 _SETS = stat.S_ISUID | stat.S_ISGID
 HERE = b"."
 """The name of the root of a backup, in itself."""
@@ -305,6 +305,6 @@ def _names_here(down: Descent, unreadable: Unreadable) -> Generator[FolderNames,
 
 
 def _folders_in(folder: int) -> Iterator[bytes]:
-    """The names of very many folders, not all of which are in memory."""
+    """Yields the names of folders; there may be very many, which are not all in memory."""
     with os.scandir(folder) as dir_entries:
         return ordered(os.fsencode(dir_entry.name) for dir_entry in dir_entries if dir_entry.is_dir(follow_symlinks=False))[1]

@@ -52,7 +52,9 @@ class Writer:
         self._clones = clones
 
     def make(self, visit: Visit, instead_of: Entry | None) -> int:
-        """Creates the entry, a folder without its content; returns its identity. Raises OSError; PlaceOccupied if it changed."""
+        """Creates the entry, a folder without its content; returns its identity. Raises OSError; PlaceOccupied if the existing
+        entry has changed.
+        """
         self.lost = []
         folder, name = self.to.parent(visit.place)
         with self._temporary(folder) as temporary:
@@ -83,7 +85,7 @@ class Writer:
                 self._attempt("time", lambda: os.utime(_path(held), ns=(visit.entry.mtime, visit.entry.mtime)))
 
     def _made(self, visit: Visit, folder: int, temporary: bytes) -> int:
-        """Yields a new open inode of the right type with its data; only root can use it yet."""
+        """Returns a new open inode of the right type with its data; only root can use it yet."""
         entry = visit.entry
         if entry.kind == "file":
             return self._file(visit, folder, temporary)
@@ -211,7 +213,9 @@ def _set_attribute(path: str, name: str, value: bytes) -> None:
 
 
 def mode_to_fill(entry: Entry) -> int:
-    """Returns the mode of a new folder until all is in it: without root's rights its owner must be allowed to write there."""
+    """Returns the mode of a new folder until its content is complete: without root's rights its owner must be allowed to write
+    there.
+    """
     return entry.mode | 0o700 if os.geteuid() else entry.mode
 
 
@@ -256,7 +260,7 @@ def remove_leftovers(folder: int, kept: Container[bytes], undeleted: Undeleted) 
 
 
 def remove_unfinished(folder: int, name: bytes, undeleted: Undeleted) -> None:
-    """Deletes incomplete entries: anything except a folder with content. Records why it could not."""
+    """Deletes an incomplete entry of any type, but not a folder with content. Records the reason of a failure in `undeleted`."""
     try:
         is_folder = stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
         (os.rmdir if is_folder else os.unlink)(name, dir_fd=folder)

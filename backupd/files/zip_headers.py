@@ -51,7 +51,7 @@ class Sizes:
 
 
 def member(entry: Entry, name: bytes) -> ZipMember:
-    """The member for an entry. Raises OSError for a path that is too long for a zip."""
+    """Returns the member for an entry. Raises OSError for a path that is too long for a zip."""
     shown = zip_name(name).encode() + (b"/" if entry.kind == "folder" else b"")
     if len(shown) > _LONGEST:
         raise OSError(errno.ENAMETOOLONG, "a path is too long for a zip")
@@ -77,7 +77,7 @@ def header(zip_member: ZipMember, sizes: Sizes) -> bytes:
 
 
 def trailer(zip_member: ZipMember, sizes: Sizes) -> bytes:
-    """Returns what follows deflated data."""
+    """Returns the record of sizes that follows deflated data."""
     return struct.pack("<IIQQ" if zip_member.large else "<IIII", 0x08074B50, sizes.crc, sizes.packed, sizes.size)
 
 
@@ -126,21 +126,21 @@ def _version(wide: bool) -> int:
 
 
 def _flags_and_method(zip_member: ZipMember) -> tuple[int, int]:
-    """Flags and method."""
+    """Returns the flags and the compression method."""
     return (0 if zip_member.name.isascii() else _UTF8) | (
         _SIZES_AFTER if zip_member.packed else 0
     ), _DEFLATED if zip_member.packed else _STORED
 
 
 def _dos_time(entry: Entry) -> tuple[int, int]:
-    """Time and date. Those of a zip have no zone: they are in UTC. The range is 1980 to 2107."""
+    """Returns time and date, in UTC because a zip has no zones. The range is 1980 to 2107."""
     moment = time.gmtime(min(max(_seconds(entry), 315532800), 4354819198))
     clock = moment.tm_hour << 11 | moment.tm_min << 5 | moment.tm_sec // 2
     return clock, (moment.tm_year - 1980) << 9 | moment.tm_mon << 5 | moment.tm_mday
 
 
 def _extra(entry: Entry) -> bytes:
-    """Time and owner in the extra fields of Info-ZIP."""
+    """Returns time and owner in the extra fields of Info-ZIP."""
     times, seconds = b"", _seconds(entry)
     if -(2**31) <= seconds < 2**31:
         times = struct.pack("<HHBl", 0x5455, 5, 1, seconds)

@@ -4,7 +4,8 @@
 rest.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,14 +27,17 @@ from btrkeep.catalogue import (
     HostFacts,
     Progress,
     RunTotals,
+    StoredAlarm,
 )
 from btrkeep.config import Config
 from btrkeep.config.config_model import CopySettings
+from btrkeep.decisions.alarm_advice import AlarmPatience
 from btrkeep.decisions.copy_status import COPIES, CopyStatus, RunningFetch, copies_of, copy_statuses
 from btrkeep.decisions.drills import DrillStatus, drill_status, read_drills
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import FACT, PoolVerdict, from_text
 from btrkeep.decisions.host_state import HostStatus, host_statuses
+from btrkeep.decisions.overall import Overall, OverallFacts, judge
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
 from btrkeep.decisions.repeated import RepeatedFailure, read_steps, repeated_failures
 from btrkeep.decisions.trend import PoolNumbers, errors_by_name, numbers_of_sample, summed_spaces
@@ -80,11 +84,11 @@ class StatusReport:
     expiry_totals: ExpiryTotals = _NO_EXPIRY
     """The totals of all expiries."""
     dedupe: Dedupe | None = None
-    """The newest balance that has ended or was killed; None: none."""
+    """The newest dedupe that has ended or was killed; None: none."""
     score: FreeSpaceScore | None = None
     """The newest score of the free space; None: none."""
     balance: Balance | None = None
-    """The newest dedupe that has ended or was killed; None: none."""
+    """The newest balance that has ended or was killed; None: none."""
     balance_totals: BalanceTotals = _NO_BALANCE
     """The totals of all balances."""
     backups: Mapping[str, int] = field(default_factory=dict)
@@ -144,6 +148,24 @@ class StatusReport:
     def verdict(self) -> PoolVerdict:
         """Returns the verdict about the pool."""
         return judge_pool(self.pool, HealthLimits.of(self.config))
+
+    def overall(self, alarms: Collection[StoredAlarm], checked: datetime | None) -> Overall:
+        """Returns the verdict about the pool and all hosts. `alarms`: those that are stored; `checked`: when, None: never."""
+        patience = AlarmPatience.of(self.config)
+        enabled = {host.name for host in self.config.every_host.values() if host.enabled}
+        facts = OverallFacts(
+            Counter(host.state for host in self.hosts if host.host in enabled),
+            damaged=sum(backups for backups, _ in self.damaged.values()),
+            altered=len(self.altered),
+            pool=self.verdict,
+            copies=[copy.state for copy in self.copies],
+            in_doubt=len(self.in_doubt.backups) if self.in_doubt else 0,
+            alarms=[alarm for alarm in alarms if patience.is_active(alarm, self.now)],
+            unchecked=() if self.is_catalogue_read else ("hosts unknown without the catalogue",),
+            now=self.now,
+            alarms_checked=checked,
+        )
+        return judge(facts)
 
 
 def opened_catalogue(state: Path) -> tuple[Catalogue, OperatorError | None]:

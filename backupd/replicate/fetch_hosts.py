@@ -78,8 +78,8 @@ def replicate(
 
 
 def _is_fetch(plan: ReplicationPlan, summary: ReplicationSummary) -> bool:
-    """Returns True if a backup was fetched, or if all were here already: the other pool reports a copy that has not fetched for
-    long.
+    """Returns True if a backup was fetched, or if all were here already: the other pool raises an alarm about a copy that has not
+    fetched for long.
     """
     return bool(summary.fetched) or not (plan.count or plan.is_of_some or summary.failed)
 
@@ -334,7 +334,7 @@ class _FetchPool:
             return None
 
     def _next_after(self, finisher: Finisher) -> HostFetches | None:
-        """Yields the fetches to be repeated, which are known only after all transfers have ended."""
+        """Returns fetches to be repeated, which are known only after all transfers have ended; None if there are none."""
         finisher.wait()
         return self._next()
 
@@ -371,7 +371,7 @@ class _FetchPool:
         return not self._is_stopped and not self._others()
 
     def can_start(self, far: RemotePool, finisher: Finisher) -> bool:
-        """Returns the same after other jobs in the pool have ended."""
+        """Waits until other jobs in the pool have ended; returns whether to start another backup."""
         if not self._is_stopped:
             self._wait(far, finisher)
         return not self._is_stopped

@@ -1,7 +1,7 @@
 """Compares the other pool with this one: the backups to fetch, and the notes of the fetched hosts.
 
-Deletions, ends of holds and new names are never transferred, so the owner of the other pool cannot delete backups here. The notes
-have the replica of which a host is a copy, and the transferred holds and acceptances.
+Deletions, ends of holds and renamings of hosts are never transferred, so the owner of the other pool cannot delete backups here.
+The notes have the replica of which a host is a copy, and the transferred holds and acceptances.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ from btrkeep.units import format_size, format_time, parse_time
 def make_plan(
     context: ReplicationContext, far: RemotePool, named: tuple[str, ...] = (), *, damaged: bool = False
 ) -> tuple[ReplicationPlan, dict[str, RemoteHost]]:
-    """Returns what is to be fetched, and the hosts as the other pool lists them. `damaged`: also what is damaged here.
+    """Returns the backups to fetch, and the hosts as the other pool lists them. `damaged`: damaged copies are fetched again, too.
 
     Raises ConnectionBroken, RemoteRefused.
     """
@@ -84,7 +84,7 @@ def _plan_host(
     *,
     damaged: bool,
 ) -> HostFetches:
-    """`elsewhere` is what `misplaced` returns."""
+    """Plans the fetches of one host. `elsewhere`: the result of `misplaced`."""
     here, (renamed, held) = near.get(far.name, LocalHost()), elsewhere
     if far.copy_of == context.pool.id:  # that pool fetches it from this one
         is_of_each_other = here.mark is not None and here.mark.pool == mark.pool
@@ -171,7 +171,7 @@ def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...] = ()) -> b
 def other_replica(context: ReplicationContext, host: str, has: ReplicaMark | None, wanted: ReplicaMark) -> str | None:
     """Returns the other configured replica that has fetched the host and still wants it: each has its own retention.
 
-    A replica that is misconfigured, or may be in an unreadable file, counts as wanting it.
+    A replica with an invalid section, or one that an unreadable file may define, counts as if it still fetched the host.
     """
     if has is None or has.pool != wanted.pool or has.replica == wanted.replica:
         return None

@@ -77,7 +77,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def begin_initial_copy(folder: Path, pool: str) -> None:
-    """Creates the folder, or continues in it. Raises InitialCopyDamaged for one of another pool, OSError."""
+    """Creates the folder, or continues in it. Raises InitialCopyDamaged for an initial copy of another pool, OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         before = read_description(folder)
@@ -129,7 +129,7 @@ class _Part:
         self.length = 0
 
     def write(self, piece: memoryview) -> None:
-        """Adds that."""
+        """Adds a piece of the stream."""
         self._digest.update(piece)
         if self._is_same and os.read(self._fd, len(piece)) != piece:
             self._is_same = False
@@ -163,7 +163,7 @@ def end_host(folder: Path, listed: Mapping[str, Any], announced: Mapping[str, An
 
 
 def has_host(folder: Path, uuid: str) -> bool:
-    """Returns True if the folder contains all of that backup, and no other, judging by lengths."""
+    """Returns True if the folder contains the backup completely, judging by lengths, and no other backup."""
     try:
         document = _read_host(folder)
         return bool(document["listed"]["backups"][0][1] == uuid) and all(

@@ -7,8 +7,9 @@ damaged here, or were changed by hand after the copy was final, are not compared
 have to be as they are in the copy: name, kind, size, mode, owner, time and attributes, and the content, which is read only where
 the two do not share it.
 
-A difference shares all unchanged data with its parent, so it has the parent's damage, too. That is recorded before the new copy
-has its name. Only a read ends it: `backupd verify`, a scrub, or the read here of a copy that takes a damaged one's place.
+A difference shares all unchanged data with its parent, so it has the parent's damage, too. The damage is recorded before the new
+copy has its name. The record is removed only after a read: by `backupd verify`, by a scrub, or here, of a copy that replaces a
+damaged copy.
 """
 
 import errno
@@ -109,11 +110,11 @@ def _snapshot(path: Path, place: Path, expected: ExpectedBackup) -> Subvolume:
 
 
 def _put_in_place(pool: Pool, expected: ExpectedBackup, path: Path, final: Path, pulse: Pulse) -> Subvolume:
-    """Does the same, replacing the copy that has that name, which is then deleted: the two exchange names, so that one always
-    exists.
+    """Replaces the existing copy by the received backup: the two exchange names, so that one always exists, and the old copy is
+    deleted.
 
-    Raises NotReceived if the existing one is not a copy of it, is being read, or cannot be dropped by the kernel, or if the
-    received backup differs from it.
+    Raises NotReceived if the existing subvolume is not a copy of the backup, is being read, or cannot be dropped by the kernel, or
+    if the received backup differs from it.
     """
     existing = describe(final)
     if existing is None or not _is_copy_of(final, existing, expected):
@@ -348,7 +349,7 @@ def _changed_by_hand(pool: Pool, host: str, copy: Path) -> list[bytes]:
 
 
 def _is_by_hand(path: bytes, changed: AbstractSet[bytes], old: Tree, new: Tree) -> bool:
-    """Returns True if the path is one of these, or exists in only one of the two, below a folder whose names were changed."""
+    """Returns True if the path is in `changed`, or exists in only one of the two trees, below a folder whose names were changed."""
     if path in changed:
         return True
     while path != b"/":
@@ -360,7 +361,7 @@ def _is_by_hand(path: bytes, changed: AbstractSet[bytes], old: Tree, new: Tree) 
 
 
 def _has(tree: Tree, path: bytes) -> bool:
-    """Returns True if the tree has it, or if that is unknown."""
+    """Returns True if the tree has the path, or if that is unknown."""
     try:
         tree.stat(path)
     except OSError as error:

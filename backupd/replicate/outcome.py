@@ -51,8 +51,9 @@ class ReplicationOptions:
 class ReplicationPlan:
     """The plan. `hosts`: those with backups to fetch; `obstacles`: those that cannot be fetched.
 
-    `present`: by host, the names of the common backups before it; `common`: the newest of them. `total`: all backups there.
-    `is_of_some`: only named hosts were checked. `gone`: hosts that were fetched, and that the other pool no longer lists.
+    `present`: by host, the names of the common backups before the replication; `common`: the newest of them. `total`: number of all
+    backups in the other pool. `is_of_some`: only named hosts were checked. `gone`: hosts that were fetched, and that the other pool
+    no longer lists.
     """
 
     hosts: tuple[HostFetches, ...]
@@ -64,7 +65,7 @@ class ReplicationPlan:
 
     @property
     def common(self) -> dict[str, str]:
-        """Returns by host the newest common backup before it."""
+        """Returns by host the newest common backup before the replication."""
         return {host: max(names) for host, names in self.present.items()}
 
     @property

@@ -173,7 +173,7 @@ class Receiving:
         except BrokenPipeError:  # its error message has the reason
             raise self._fault(patient()) or NotReceived("btrfs receive ended too early") from None
         if not guard.whole:
-            raise self._fault(patient()) or ConnectionBroken("the stream has no end")
+            raise self._fault(patient()) or ConnectionBroken("the stream is incomplete")
         with Checkpoint("stream received"):
             self._is_cut = False
             self._came.append(_Come(expected, self._folder / name, parent))

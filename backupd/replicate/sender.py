@@ -304,7 +304,7 @@ class BackupSender:
             raise SendRefused(f"{path.parent.name}@{path.name} cannot be sent: {failed[0].strerror}") from failed[0]
 
     def beat(self) -> None:
-        """Sends signs of life in a stream: where the connection ends, a dead line may not be noticed."""
+        """Sends a sign of life in a stream: otherwise the other server might not notice a dead connection."""
         write_all(self.out, frame(PIECE, b""))
 
     def _may_know(self, host: str) -> bool:

@@ -65,7 +65,7 @@ UNREADABLE, UNREADABLE_PARENT = "unreadable", "unreadable-parent"
 
 
 def frame(kind: bytes, content: bytes) -> bytes:
-    """A frame."""
+    """Returns a frame."""
     return _HEAD.pack(kind, len(content)) + content
 
 
@@ -75,7 +75,7 @@ def object_frame(document: Mapping[str, Any], kind: bytes = OBJECT) -> bytes:
 
 
 def parse_object(content: bytes) -> dict[str, Any]:
-    """The object. Raises ConnectionBroken."""
+    """Parses an object. Raises ConnectionBroken."""
     try:
         document = json.loads(content)
     except _NOT_UNDERSTOOD as error:

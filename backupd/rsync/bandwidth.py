@@ -47,7 +47,7 @@ def buckets_of(config: Config, pool: Pool, host: HostConfig) -> list[Bucket]:
 
 
 def make_buckets(config: Config, pool: Pool, host: HostConfig) -> list[Bucket]:
-    """Makes those buckets of a host that are missing."""
+    """Makes the missing buckets of a host, and returns all of them."""
     return [prepare(pool.bandwidth, bucket.path.name, bucket.rate) for bucket in buckets_of(config, pool, host)]
 
 

@@ -77,8 +77,8 @@ _SSH_OPTIONS = (
     "GSSAPIDelegateCredentials=no",
     "Compression=no",
 )
-"""What a configuration of ssh's may not change: a host gets one connection that carries rsync and nothing else, is known by the
-files of known hosts alone, and nothing of this machine is handed to it. OpenSSH has all of them since 8.5.
+"""Options that a configuration of ssh cannot change: each connection carries only rsync, the key of the host must be in the
+known_hosts files, and nothing of this machine is forwarded to the host. OpenSSH has all of them since 8.5.
 """
 
 
@@ -191,7 +191,9 @@ def _rules_down_to(folders: Sequence[str]) -> tuple[str, ...]:
 
 
 MOUNT_LINE = re.compile(rb"\[[Ss]ender\] skipping mount-point dir (.+)")
-"""What the sender prints for each of them; the path is relative to the root of the transfer."""
+"""The line that the sender prints for each folder that `one_file_system` leaves empty; the path is relative to the root of the
+transfer.
+"""
 
 
 def filters(host: HostConfig, path: str) -> tuple[str, ...]:
@@ -298,7 +300,7 @@ class Rsync:
 
 
 def rsync_version() -> Rsync:
-    """Returns the version of our rsync. Raises ProgramFailed if there is no rsync."""
+    """Returns the version of the rsync of this server. Raises ProgramFailed if there is no rsync."""
     try:
         fields = json.loads(run(["rsync", "-VV"]).stdout)
         return Rsync(str(fields["version"]), int(float(fields["protocol"])))

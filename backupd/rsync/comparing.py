@@ -100,7 +100,7 @@ class HostFolder:
     host: HostConfig
     """The host."""
     path: str
-    """On the host."""
+    """Its path on the host."""
     data: Path
     """The folder that contains the backup's files."""
     session: HostSession
@@ -114,8 +114,8 @@ class HostFolder:
 def comparing_command(
     folder: HostFolder, names: str, buckets: Sequence[Bucket] = (), shell: Sequence[str] = (), options: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Returns the command. `names`: a file with their names below the path, each followed by a NUL. `shell`: as in
-    rsync_command.
+    """Returns the command that compares files. `names`: a file with their names below the path, each followed by a NUL. `shell`: as
+    in rsync_command.
     """
     host, path = folder.host, folder.path
     return (
@@ -238,7 +238,7 @@ class Reader:
         self._rest = b""
 
     def counted(self, feed: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        """Calls `feed`, which gets nothing more after too much output."""
+        """Returns a version of `feed` that gets nothing more after too much output."""
 
         def hear(data: bytes) -> None:
             self.left -= len(data)

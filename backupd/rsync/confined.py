@@ -68,7 +68,7 @@ class RemoteEnd:
         asyncio.get_running_loop().add_reader(self._ours, self._asked, group)
 
     def close(self) -> None:
-        """Closes it; a caller that waits for the status gets none."""
+        """Closes the connection to rsync, which then gets no exit status."""
         asyncio.get_running_loop().remove_reader(self._ours)
         self._ours.close()
         self._theirs.close()
@@ -231,7 +231,7 @@ def why_not(pause: float) -> str:
 
 
 def _tried() -> str:
-    """Raises _NotNow."""
+    """Runs a confined rsync once; returns why it cannot be confined, or "". Raises _NotNow."""
     try:
         if why := why_no_descriptors() or _why_not_sealed():
             return _lasting(why)

@@ -79,7 +79,9 @@ class SshdLimits:
 
 
 async def read_sshd_limits(host: HostConfig, ssh: SshSettings, control: Path | None) -> SshdLimits:
-    """Asks the host. Raises OperatorError: its key permits only rsync, or its user may not read the configuration of sshd."""
+    """Asks the host for the limits of its sshd. Raises OperatorError: its key permits only rsync, or its user may not read the
+    configuration of sshd.
+    """
     return parse_sshd_limits(await output_of(host, ssh, control, _SSHD_COMMAND))
 
 
@@ -114,7 +116,8 @@ def _number(text: str) -> int:
 
 
 def sshd_advice(limits: SshdLimits, at_once: int, own_address: str) -> list[tuple[str, str]]:
-    """Returns how such an sshd affects the connections of a run, and the line for its sshd_config that prevents it. Pure.
+    """Returns how an sshd with these limits affects the connections of a run, and the line for its sshd_config that prevents it.
+    Pure.
 
     `at_once`: number of connections that a run may start at the same time. `own_address`: that of this server, as seen by the host.
     """
@@ -233,7 +236,7 @@ class HostMounts:
 
 
 async def read_host_mounts(host: HostConfig, ssh: SshSettings, control: Path | None) -> HostMounts:
-    """Asks the host. Raises NotAvailable, and OperatorError if there was no complete answer."""
+    """Asks the host for its mounts. Raises NotAvailable, and OperatorError if there was no complete answer."""
     return parse_answer(await output_of(host, ssh, control, _MOUNTS_COMMAND), host.paths)
 
 

@@ -224,7 +224,7 @@ class Messages:
     either.
     """
     unlisted_beyond: int = 0
-    """Number of other such paths that are not stored, or that a line did not name."""
+    """Number of further unlisted paths that are not stored, or that a line did not name."""
     answered: bool = False
     """True if rsync on the host has answered; earlier lines are a banner, or come from the startup files of the host's shell."""
     _rest: bytes = b""
@@ -279,5 +279,5 @@ class Messages:
         return self.counts.get(kind, 0)
 
     def first(self, kind: MessageClass) -> str:
-        """Returns the first line of that class, or nothing."""
+        """Returns the first line of that class, or ""."""
         return self.samples.get(kind, [""])[0]

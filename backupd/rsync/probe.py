@@ -148,7 +148,7 @@ def _hear(heard: bytearray, data: bytes) -> None:
 
 
 def _noted(watch: StallWatch, feed: Callable[[bytes], None]) -> Callable[[bytes], None]:
-    """Returns `feed`, noting progress."""
+    """Returns a version of `feed` that also records progress."""
 
     def take(data: bytes) -> None:
         watch.moved()

@@ -1,4 +1,4 @@
-"""One rsync, run to its end or stopped: by a person, the window, the deadline, or because it makes no progress. rsync's own
+"""One rsync, run to its end or stopped: by a signal, the window, the deadline, or because it makes no progress. rsync's own
 --timeout does not work for a transfer from a host that hangs (keep-alives of this side count as activity), so progress is measured
 from outside: rsync's output, the bytes that its processes read, and their CPU time.
 """

@@ -37,7 +37,7 @@ _PLAIN = re.compile(r"[\w./-]{1,80}")  # ssh expands % in the path and splits it
 _CERTAIN = frozenset({
     ExitCause.HOST_KEY, ExitCause.KEY_REFUSED, ExitCause.NO_SUCH_NAME, ExitCause.REFUSED, ExitCause.NO_ROUTE, ExitCause.SILENT,
 })  # fmt: skip
-"""The transfer's own ssh would get the same error."""
+"""Errors that the ssh of the transfer itself would also get."""
 
 
 def can_share(host: HostConfig, ssh: SshSettings) -> bool:

@@ -9,9 +9,9 @@ was passed on so far would have been passed on at exactly the rate. A relay pass
 time and sleeps until then. All wait in the same queue with one chunk each, so transfers with data share evenly, the others use what
 one leaves, and no message is needed when a transfer starts or ends.
 
-rsync starts one of these for each source path. It starts fast because it imports little: no signal (5 ms, for its enum), no
-subprocess (11 ms), nothing of btrkeep. It therefore handles no signal; when it ends for any reason, the kernel also ends the
-remote shell.
+rsync starts one throttle.py for each source path. It starts fast because it imports little: no signal (5 ms, for its enum), no
+subprocess (11 ms), nothing of btrkeep. It therefore handles no signal; when it ends for any reason, the kernel also ends the remote
+shell.
 """
 
 import ctypes

@@ -159,9 +159,8 @@ class ArrivingZeros:
             return None
 
     def _find(self, pids: Sequence[int], least: int, *, committed: bool) -> tuple[bytes, int] | None:
-        """Returns the path in `data` of a new file of which at least `least` bytes, all zeros, have arrived, and their number.
-
-        `committed`: the filesystem was committed a moment ago; only committed names can be searched.
+        """Returns the path in `data` of a new file of which at least `least` bytes, all zeros, have arrived, and the number of
+        these bytes. `committed`: the filesystem was committed a moment ago; only committed names can be searched.
         """
         try:
             for file in open_files(pids, self._working.stat().st_dev):
@@ -194,8 +193,8 @@ class ArrivingZeros:
         self.has_holes = True
 
     def finish(self) -> None:
-        """Replaces the zeros beside the data of such files by holes; rsync wrote them because it compares larger blocks. Raises
-        OperatorError.
+        """Replaces the zeros beside the data of the lengthened files by holes; rsync wrote them because it compares larger blocks.
+        Raises OperatorError.
         """
         if not self._sparse:
             punch(self._working, self.lengthened, cancelled=self._cancellation, shortest=1)
@@ -235,7 +234,7 @@ class ArrivalRate:
             self._last = received, now
 
     def measure(self, received: int, now: float) -> None:
-        """Is called at each examination."""
+        """Updates the rate; called at each examination of the files."""
         before, since = self._last or (0, self.begun)
         if now > since and received > before:
             self.rate = (received - before) / (now - since)

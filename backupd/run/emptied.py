@@ -58,10 +58,10 @@ class _Patience:
 
 
 def judged(record: Record, subvolume: Path, base: Record, base_path: Path, limit: float, cancelled: Cancellation) -> Record:
-    """Returns the record of a complete backup whose data is on the disk, suspect or with a warning if it has such folders.
+    """Returns the record of a complete backup whose data is on the disk: suspect, or with a warning, if folders were emptied.
 
     `base`: the backup from which it was made. `limit`: share of a source path's files, and of its bytes, that may be missing. If
-    this cannot be determined, the backup is suspect.
+    the emptied folders cannot be determined, the backup is suspect.
     """
     if record.state != COMPLETE:
         return record
@@ -95,8 +95,8 @@ def judged(record: Record, subvolume: Path, base: Record, base_path: Path, limit
 
 
 def with_emptied(record: Record, subvolume: Path, base: Record) -> Record:
-    """Returns the record with the folders that were emptied before its base was made and are still empty. In a night that finds
-    them empty again there is nothing left to delete.
+    """Returns the record with the folders that were emptied before its base was made and are still empty. A later night deletes
+    nothing in them, so it cannot find them itself.
     """
     if record.state not in (COMPLETE, SUSPECT):
         return record
@@ -149,7 +149,7 @@ def _emptied(
     limit: float,
     patience: _Patience,
 ) -> dict[str, EmptiedFolders]:
-    """Returns those folders by source path, as in the record, because the base may come from another pool.
+    """Returns the emptied folders by source path. The paths are those of the record, because the base may come from another pool.
 
     Counts missing files only until there are too many. `numbers`: of the base, by source path. Their bytes are rsync's, with holes;
     where this may matter, they are replaced by those without holes, for which the base is read. Raises OSError, _Stopped.
@@ -198,7 +198,7 @@ def _reason(mtime: int, in_base: int, started: datetime, uncertain: EmptiedWhy) 
 def _counted(
     tree: Tree, folder: bytes, start: EmptiedFolders, numbers: Mapping[str, int], limit: float, patience: _Patience
 ) -> EmptiedFolders:
-    """Returns `start` with the content of that folder in the base."""
+    """Returns `start` plus the content of the folder in the base."""
     sum_, below = start, entries(tree, folder)
     next(below)
     for entry in below:

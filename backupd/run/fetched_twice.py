@@ -79,7 +79,7 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FetchedTwice:
-    """The results of a run with its warnings, and the `folders` with files of other folders."""
+    """The results of a run with its warnings, and the `folders` whose files are also in another folder."""
 
     results: list[PathResult]
     folders: tuple[ConditionKey, ...] = ()
@@ -100,7 +100,7 @@ class _Repeat:
 def with_fetched_twice(
     pool: Pool, host: HostConfig, prepared: WorkSubvolume, results: Sequence[PathResult], cancelled: Cancellation, command: str
 ) -> FetchedTwice:
-    """Returns the results of a run, with warnings about what its backup has several times, and about the pool itself.
+    """Returns the results of a run, with warnings about folders that its backup has several times, and about the pool itself.
 
     `command`: the command line of `backupd` for this pool.
     """
@@ -238,7 +238,7 @@ def sampled_files(subvolume: Path, created: int, cancelled: Cancellation) -> lis
 
 
 def _is_chosen(inode: ChangedInode, part: int) -> bool:
-    """Returns True for one file in `part`, and the same for all files of that size and time."""
+    """Returns True for one of `part` files, by a hash: files of equal size and time are either all chosen, or none of them is."""
     return hash((inode.size, inode.mtime)) % part == 0
 
 
@@ -281,7 +281,7 @@ def repeated_folders(files: Sequence[SampledFile]) -> list[RepeatedFolder]:
 
 
 def is_much(files: Sequence[SampledFile], repeats: Iterable[RepeatedFolder]) -> bool:
-    """Returns True if enough of what the run has fetched is in the folders, by files or by bytes."""
+    """Returns True if enough of the fetched data is in the folders, by number of files or by bytes."""
     folders = {repeat.again for repeat in repeats}
     new = [file for file in files if file.is_new]
     again = [file for file in new if any(names in folders for names in _above(file.folder))]
@@ -344,11 +344,10 @@ _MOST_LOOKED_UP = 3000  # names; each folder counts twice
 
 
 def standing_keys(subvolume: Path, base: Record | None, twice: FetchedTwice, host: HostConfig) -> list[ConditionKey]:
-    """Returns the lasting conditions of a backup: those that its run has found, and those of its base for which the run did not
-    search.
+    """Returns the lasting conditions of a backup: those that its run has found, and those of its base that the run did not check.
 
-    A run searches for folders with files of others only if it has fetched much. So a condition of the base counts until its files
-    are gone, as those of an excluded folder are, and those of a bind mount that has ended. A changed `exclude` ends it, too,
+    A run searches for repeated folders only if it has fetched much. Otherwise a condition of the base counts until the files of its
+    folder are no longer in the backup: the folder was excluded, or a bind mount has ended. A changed `exclude` also ends it,
     because the other folder may be excluded now.
     """
     before = [condition.key for condition in base.lasting] if base else []
@@ -370,8 +369,8 @@ def standing_keys(subvolume: Path, base: Record | None, twice: FetchedTwice, hos
 
 
 def _has_files_of(subvolume: Path, base: Path, folder: str) -> bool:
-    """Returns True if the base has files in this folder and one of them is still there unchanged, and if the base
-    cannot be read.
+    """Returns True if a file of this folder in the base is in the backup unchanged. If the base cannot be read, the folder must
+    exist.
     """
     path = fsencode(folder)
     try:

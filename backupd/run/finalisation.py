@@ -8,7 +8,7 @@ be impossible if every night had to read everything again (``--checksum``). If a
 become final, the host did not send it again: it can no longer be read there.
 
 Data is shared after it was written into a subvolume without any data of the other host; then the kernel compares both. If the run
-started with a snapshot of the other's backup, it would keep everything that the host's rsync does not mention.
+started with a snapshot of the other host's backup, the new backup would keep all its files that rsync does not mention.
 """
 
 import contextlib
@@ -61,9 +61,9 @@ class WorkSubvolume:
     fresh: bool
     """True if this run made it, so that it contains no new data yet."""
     id: int
-    """Inode number of the subvolume, which remains the same when it is renamed."""
+    """The id of the subvolume, which remains the same when it is renamed."""
     uuid: str
-    """Device number of the subvolume, which remains the same when it is renamed."""
+    """The UUID of the subvolume, which remains the same when it is renamed."""
     has_unsynced_files: bool = False
     """True if some of its files have the time UNSYNCED_TIME."""
     unread_bases: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class SharedData:
     bytes: int = 0
     """Bytes that they share."""
     other: str | None = None
-    """That backup, HOST@NAME; None: there is none."""
+    """The backup of the other host, HOST@NAME; None: the other host has no backup to share with."""
 
 
 def keep_partial(prepared: WorkSubvolume, record: Record, disk: Syncfs) -> None:
@@ -110,7 +110,7 @@ def keep_partial(prepared: WorkSubvolume, record: Record, disk: Syncfs) -> None:
 
 
 def leave_after_error(prepared: WorkSubvolume, record: Record, disk: Syncfs) -> None:
-    """Does the same after an error that does not affect what arrived; the caller reports the error.
+    """Leaves `.working` like `keep_partial` after an error that does not affect the received files; the caller reports the error.
 
     A backup that is final except for its name is not changed. If the disk loses data, the effect is the same as of DataLost.
     """
@@ -236,7 +236,7 @@ UNSYNCED_TIME = -11_676_096_000 * 10**9 + 1
 
 @Checkpoint("files marked unsynced")
 def mark_unsynced(subvolume: Path, cancelled: Cancellation | None) -> bool:
-    """Gives every file of a writable subvolume that time; False if it was `cancelled`, so that some do not have it.
+    """Gives every file of a writable subvolume the time UNSYNCED_TIME. Returns False if it was `cancelled` before all files had it.
 
     Can be repeated, also after a kill. Raises OSError.
     """
@@ -250,7 +250,9 @@ def mark_unsynced(subvolume: Path, cancelled: Cancellation | None) -> bool:
 
 @Checkpoint("unsynced files removed")
 def drop_unsynced(subvolume: Path) -> int:
-    """Removes the files that still have that time; returns the number of names. Folders keep their times. Raises OSError."""
+    """Removes the files that still have the time UNSYNCED_TIME; returns the number of names. Folders keep their times. Raises
+    OSError.
+    """
     dropped = 0
     for entry in _files(subvolume):
         if entry.entry.mtime == UNSYNCED_TIME:

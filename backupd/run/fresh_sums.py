@@ -42,7 +42,7 @@ class SumLimits:
     """How many fetched files get a checksum."""
 
     sample: FileSample | None
-    """How many; None: none."""
+    """The size of the random sample; None: no file gets a checksum."""
     seconds: float
     """Maximum processor time for the checksums."""
 

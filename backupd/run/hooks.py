@@ -37,9 +37,9 @@ async def run(
     if not words:
         return None
     if cancellation.reason:
-        return HookFailure(f"{which}: {cause_words(cancellation.reason)}", skip=False)
+        return HookFailure(f"hook {which}: {cause_words(cancellation.reason)}", skip=False)
     if refused := _refused(config_file):
-        return HookFailure(f"{which}: {refused}", skip=False)
+        return HookFailure(f"hook {which}: {refused}", skip=False)
     last: deque[str] = deque(maxlen=1)
 
     def keep(data: bytes) -> None:
@@ -55,13 +55,15 @@ async def run(
     try:
         group = Group.start(words, on_stdout=keep, on_stderr=keep, env=env)
     except ProgramFailed as error:
-        return HookFailure(f"{which}: {error.message}", skip=False)
+        return HookFailure(f"hook {which}: {error.message}", skip=False)
     cancellation.group = group
     try:
         status = await group.wait()
     except UnkillableProcess as error:
         return HookFailure(
-            f"{which}: {cause_words(cancellation.reason)}; {error.message}" if cancellation.reason else f"{which}: {error.message}",
+            f"hook {which}: {cause_words(cancellation.reason)}; {error.message}"
+            if cancellation.reason
+            else f"hook {which}: {error.message}",
             skip=False,
         )
     except asyncio.CancelledError:  # as for a transfer: no started process may outlive the loop
@@ -73,9 +75,9 @@ async def run(
     if status == 0:
         return None  # even if it was stopped: its effects remain, so `after` has to run
     if cancellation.reason:
-        return HookFailure(f"{which}: {cause_words(cancellation.reason)}", skip=False)
+        return HookFailure(f"hook {which}: {cause_words(cancellation.reason)}", skip=False)
     return HookFailure(
-        f"{which} {'requested to skip this run' if status == SKIP else f'failed (exit status {status})'}{detail}",
+        f"hook {which} {'requested to skip this run' if status == SKIP else f'failed (exit status {status})'}{detail}",
         skip=status == SKIP and which == "before",
     )
 

@@ -50,8 +50,8 @@ def plan(
 ) -> list[PlannedHost]:
     """Returns what a run would do, in its order. Raises UsageError for a name that is not configured.
 
-    `copies`: the replica of each host that is fetched from another pool: no night backs it up. `scheduled`: a timer starts this
-    run, and others often: a host that brought no complete backup a short time ago waits.
+    `copies`: the replica of each host that is fetched from another pool: no night backs it up. `scheduled`: a timer starts runs
+    often, so a host whose last attempt made no complete backup waits before the next attempt.
 
     The host whose last attempt is the oldest comes first, so that a host which fails or takes long cannot starve the others. A host
     that was silent until a time limit would occupy a slot again for as long: it comes after the others, for one night only.
@@ -77,8 +77,8 @@ def _named(config: Config, name: str) -> PlannedHost:
 
 
 def _turn(facts: HostFacts | None, hosts: int) -> int:
-    """Returns the number of its last run. A silent host counts as tried after all others: if a night does not reach it, the runs of
-    that night have higher numbers.
+    """Returns the number of the host's last run. A silent host counts as tried after all others: if a night does not reach it, the
+    runs of that night have higher numbers.
     """
     if not facts or facts.last_run is None:
         return 0
@@ -111,7 +111,9 @@ def _unless_tried(entry: PlannedHost, facts: HostFacts | None, now: datetime) ->
     if not is_newer or not facts.last_run_started <= now < again:
         return entry
     return PlannedHost(
-        entry.host, False, f"due, but already tried {local_time(facts.last_run_started)}: next attempt from {local_time(again)}"
+        entry.host,
+        False,
+        f"due, but last tried at {local_time(facts.last_run_started)}; the next attempt is at {local_time(again)} or later",
     )
 
 

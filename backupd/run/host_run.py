@@ -470,7 +470,7 @@ class HostRun:
             raise PoolUnusable(f"{path} has become read-only", READ_ONLY_HINT)
 
     def _failed(self, why: str | Cause) -> HostResult:
-        """`why`: the text of another component, if there is one: a hook, the kernel, another module."""
+        """Returns the result of a failed host. `why`: the cause, or the text of a hook, the kernel or another module."""
         cause = why if isinstance(why, Cause) else None
         error = cause_words(why) if isinstance(why, Cause) else why
         self._finish_run("failed", error, cause)
@@ -503,7 +503,8 @@ class HostRun:
 
 
 def _zeros_words(zeros: int) -> list[str]:
-    """rsync sends the holes of a new sparse file as zeros (docs/decisions/0064)."""
+    """Returns a warning if many zeros were transferred: rsync sends the holes of a new sparse file as zeros "
+    "(docs/decisions/0064)."""
     if zeros < _MANY_ZEROS:
         return []
     return [f"{format_size(zeros)} of zeros were transferred: use `exclude` for unneeded sparse files, such as /var/log/lastlog"]

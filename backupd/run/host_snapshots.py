@@ -133,7 +133,7 @@ class HostSnapshots:
 
     @property
     def conditions(self) -> list[ConditionKey]:
-        """Returns what failed on the host, so that it is an alarm if it lasts. A path that may be live is no failure."""
+        """Returns what failed on the host, so that it is an alarm if it lasts. A path that may be read live is not a failure."""
         keys = [ConditionKey(ConditionKind.DUMP_FAILED, "", dump.name) for dump in self._dumps.values() if dump.failed]
         if self._refused:
             return [*keys, ConditionKey(ConditionKind.NO_SNAPSHOT, "")]

@@ -81,8 +81,8 @@ def orphans(path: Path) -> list[int]:
 
 
 def _left_behind(group: int, file: os.stat_result) -> list[int]:
-    """Returns the members of a group that have the file locked; none if one still has a parent outside of the group that also has
-    it.
+    """Returns the group's members that hold the lock; none of them while a process outside the group that started one of them holds
+    it too.
     """
     holding = [member for member in members(group) if has_locked(member.pid, file)]
     inside = {member.pid for member in holding}
@@ -125,11 +125,11 @@ class LeftWork(NamedTuple):
 
 
 def left_by_earlier_run(path: Path, host: HostConfig, base: FinalBackup | None) -> LeftWork | None:
-    """Returns the existing `.working` if it should be continued; else discards it. Raises an error for one that btrkeep did not
-    make.
+    """Returns the existing `.working` if it should be continued; else discards it. Raises ForeignData for a `.working` that btrkeep
+    did not make.
 
-    Without the mark it is unknown which of its files are on the disk. One with a base is then made again, because that takes little
-    time.
+    Without the mark it is unknown which of its files are on the disk. A `.working` with a base is then made again, because that
+    takes little time.
     """
     if not is_there(path):
         return None
@@ -173,7 +173,7 @@ def discardable(path: Path, host: str, is_own: Callable[[Record], bool]) -> Subv
     """Returns the `.working` of a killed command, if another command may discard it and start again; `is_own` recognises it by its
     record.
 
-    One whose record was emptied or removed by a power cut may be discarded: a night would discard it too.
+    A `.working` whose record was emptied or removed by a power cut may be discarded: a night would discard it too.
     """
     subvolume = describe(path)
     if subvolume is None or subvolume.read_only:
@@ -190,7 +190,8 @@ def discardable(path: Path, host: str, is_own: Callable[[Record], bool]) -> Subv
 def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBackup | None) -> Record | None:
     """Returns the record of a `.working` that this host with its present configuration can continue from that base.
 
-    One of an import contains an old tree, whose files may have the sizes and times of the host's files with other content.
+    The `.working` of an import does not fit: it contains an old tree, whose files may have the sizes and times of the host's files
+    with other content.
     """
     try:
         record = records.read(path)

@@ -7,9 +7,9 @@ gives the exact number, and reading it takes time. So it is read rarely: for the
 number `max_new_bytes` may be exceeded; and at the end of rsync.
 
 Zeros of a sparse file count only until they are holes: a host that exceeds `max_new_bytes` is judged after rsync has ended and the
-holes were made. The limits apply to the whole `.working`, over all its runs. One that was stopped by a limit is not continued until
-the limit is raised, because it would be stopped again: the next run starts again from the last backup, and completes if the host is
-normal again.
+holes were made. The limits apply to the whole `.working`, over all its runs. A `.working` that was stopped by a limit is not
+continued until the limit is raised, because it would be stopped again: the next run starts again from the last backup, and
+completes if the host is normal again.
 
 The kernel enforces a quota while the host's rsync writes, and not while this program writes: a host that has used up its quota
 still gets its record and its final name, and the next run can correct the result.
@@ -115,7 +115,7 @@ class LimitWatch:
                     self._reading = asyncio.create_task(self._read_beside(committed=urgent))
 
     async def _read_beside(self, committed: bool) -> None:
-        """Also stops a host whose limits cannot be checked."""
+        """Reads the tree beside the transfer. Stops a host that exceeds a limit, or whose limits cannot be checked."""
         try:
             cause = await self._read(committed)
             if cause and not self._ends and not (self._may_be_zeros(cause) and await self._recount()):
@@ -170,8 +170,8 @@ class LimitWatch:
 
 
 def _may_exceed(limit: int, last: _Reading | None, written: int) -> bool:
-    """Returns True if the bytes written since then may exceed the limit. A commit delays every writer, so there is none for less
-    than 1 %.
+    """Returns True if the bytes written since the last reading may exceed the limit. A commit delays every writer, so there is none
+    for less than 1 %.
     """
     return last is None or written - last.written > max(limit - last.new, limit // 100)
 

@@ -38,7 +38,7 @@ _TOO_MUCH = (
 
 
 def _run(transfers: int, whose: str = "") -> str:
-    """ "1 transfer runs", "2 transfers of the group dmz run"."""
+    """Formats the number of transfers: "1 transfer runs", "2 transfers of the group dmz run"."""
     return f"{counted(transfers, 'transfer')}{whose} {'runs' if transfers == 1 else 'run'}"
 
 
@@ -63,7 +63,7 @@ def _of_pool(text: str) -> Cause:
 
 
 def _stop_words(run: HostRun) -> str | None:
-    """Formats what stopped it."""
+    """Formats the reason why the host was stopped; None if it was not stopped."""
     return cause_words(run.cancellation.reason) if run.cancellation.reason else None
 
 
@@ -127,7 +127,7 @@ class NightRunner:
         return self.results
 
     def _at_a_time(self) -> int:
-        """Raises NoThread if no thread can be started."""
+        """Returns how many hosts can run at the same time. Raises NoThread if no thread can be started."""
         wanted = max(1, min(self.context.config.backup.concurrency, len(self.waiting)))
         possible = possible_at_once(wanted, self._each)
         if not possible:
@@ -190,7 +190,7 @@ class NightRunner:
         return None
 
     def _first_with_place(self) -> PlannedHost | None:
-        """Returns the next host with a free slot; those that come last only if no other waits. Usually it is the first
+        """Returns the next host with a free slot; a host that has to come last only if no other host waits. Usually it is the first
         of the list.
         """
         full: set[str | None] = set()  # full groups; each is checked once
@@ -267,7 +267,7 @@ class NightRunner:
         wanted, name, notice = slots_of(self.context.config, run.host), run.host.name, self.context.sinks.notice
         if not self.wait_for_slot:
             if missing := slots.take(wanted):
-                notice(f"{name} would exceed `concurrency`{missing.whose}: {_run(missing.count)} (--wait lets it wait)")
+                notice(f"{name} would exceed `concurrency`{missing.whose}: {_run(missing.count)} (use --wait to wait for a slot)")
             return True
         if await slots.wait(
             wanted,
@@ -326,7 +326,7 @@ _PAUSE = 2.0
 
 
 async def keep_progress(context: RunContext) -> None:
-    """Writes it regularly, until it is cancelled."""
+    """Records the progress in the catalogue regularly, until it is cancelled."""
     while True:
         await asyncio.sleep(_PAUSE)
         try:

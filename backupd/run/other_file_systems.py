@@ -1,11 +1,12 @@
 """Finds what `one_file_system` leaves out of a backup: mounts on folders of the host, and nested subvolumes. rsync transfers such a
 folder as an empty one, deletes nothing below it, and prints nothing.
 
-So the host is asked again about the possible ones: folders that are empty and that this run has made or changed, because such a
-folder has the owner and the times of the mounted filesystem. A folder that an earlier backup found remains in the list as long as
-it is unchanged. The host is asked about all folders in a first backup, and if files of the base were neither listed nor deleted.
+So the host is asked again about the folders that may be mount points: those that are empty and that this run has made or changed,
+because such a folder has the owner and the times of the mounted filesystem. A folder that an earlier backup found remains in the
+list as long as it is unchanged. The host is asked about all folders in a first backup, and if files of the base were neither listed
+nor deleted.
 
-A host with btrkeep-source lists its mounts and subvolumes at the begin of a session, with their sizes, and is not asked again.
+A host with btrkeep-source lists its mounts and subvolumes at the beginning of a session, with their sizes, and is not asked again.
 """
 
 import asyncio
@@ -160,7 +161,7 @@ def are_too_many(folders: Sequence[str]) -> bool:
 
 
 def was_hidden(base: Record | None, before: PathResult, result: PathResult) -> bool:
-    """Returns True if the base has files that this run neither listed nor deleted, or that may be so."""
+    """Returns True if the base has, or may have, files that this run neither listed nor deleted."""
     if base is None or before.left_out is None:
         return True
     if result.unreadable or result.vanished or result.deletions_skipped or result.not_kept:

@@ -51,7 +51,7 @@ class OthersFirst(NoRoom):
 
 
 class RoomMaker:
-    """Makes free space for one host at a time. `last`: those examined hosts that were stopped because of too little free space, now
+    """Makes free space for one host at a time. `last`: the examined hosts that were stopped because of too little free space, now
     or in an earlier run.
     """
 
@@ -62,7 +62,7 @@ class RoomMaker:
         self._alone = asyncio.Lock()
 
     def check_again(self) -> None:
-        """The pool may be full now, whatever the last measurement showed."""
+        """Makes the next check measure again, because the pool may be full now."""
         self._seen = 0.0
 
     async def make(self, host: str, cancellation: RunCancellation, is_over: Callable[[], bool]) -> bool:
@@ -90,7 +90,7 @@ class RoomMaker:
         return True
 
     def _give_up(self, unfinished: UnfinishedBackup) -> bool:
-        """Returns True if it was discarded: not if it is in use or has changed."""
+        """Discards an unfinished backup. Returns False if it is in use or has changed."""
         try:
             lock = take_lock(self.context.pool.host_lock(unfinished.host), "discarding", format_time(self.context.clock.now()))
         except LockHeld:

@@ -126,7 +126,7 @@ def run_hosts(
 
 def due_now(opened: PoolContext, planned: Sequence[PlannedHost]) -> tuple[list[str], float | None]:
     """Returns the hosts with which a night would start, and the seconds until the last of their windows closes; None: one has no
-    window. Only their backups in doubt have to be read before it starts.
+    window. Before a night starts, only the doubtful backups of these hosts have to be read.
     """
     due, now, zone = [entry for entry in planned if entry.runs], opened.clock.now(), opened.config.pool.zone
     ends = [window_end(entry.host.window, zone, now) if entry.bound and entry.host.window else None for entry in due]

@@ -58,7 +58,7 @@ class HeldSlots:
         self._held: list[Lock] = []
 
     def take(self, wanted: Sequence[Slots]) -> Slots | None:
-        """Takes free slots; returns the first kind of which none was free. Raises PoolUnusable."""
+        """Takes free slots; returns the first kind without a free slot; None if it has a slot of each kind. Raises PoolUnusable."""
         missing = [slots for slots in wanted if not self._take(slots)]
         return missing[0] if missing else None
 
@@ -95,7 +95,7 @@ class HeldSlots:
         return lock is not None
 
     def release(self) -> None:
-        """Releases all of them."""
+        """Releases all slots."""
         while self._held:
             self._held.pop().release()
 
@@ -162,7 +162,9 @@ def _by_files(wanted: int, each: int) -> int:
 
 
 def _by_tasks(wanted: int, each: int) -> int:
-    """Threads count like processes, wherever the limit is set; so that many are started for a moment (300 in 10 ms)."""
+    """Returns how many hosts can run. Starts as many threads for a moment (300 in 10 ms): they count like processes, wherever the
+    limit is set.
+    """
     gate, started = threading.Event(), list[threading.Thread]()
     try:
         for _ in range(wanted * each):

@@ -264,10 +264,8 @@ class HostTransfer:
         return replace(result, numbers=dict(numbers))
 
     def _excluded_since(self, path: str) -> Contents:
-        """Returns what the base has in folders of a source path that were excluded after it was made, by their names: those files
-        are not lost.
-
-        Empty if the base has files there that are not in its numbers: files from before that were not read, or not deleted.
+        """Returns what the base has in folders of a source path that were excluded after it was made, by their names: these files
+        are not lost. Empty if the base has files there that are not in its numbers: older files that were not read, or not deleted.
         """
         base = self.prepared.base
         before = base.path(path) if base else None
@@ -362,8 +360,8 @@ def _split_again(prepared: WorkSubvolume, path: str, cancelled: Cancellation) ->
 
 
 def _add(numbers: dict[str, int], output: Output) -> None:
-    """Amounts are added over passes and attempts; everything else is from the last complete list. A killed rsync reported only its
-    progress.
+    """Adds the numbers of one rsync: amounts are added over passes and attempts; everything else is from the last complete list. A
+    killed rsync reported only its progress.
     """
     counts = output.numbers or {"literal": output.progress.bytes, "received": output.progress.bytes}
     for key, count in counts.items():

@@ -29,8 +29,8 @@ class _NoMoreLooks(Exception):
 def files_below(
     subvolume: Path, source: str, unlisted: Iterable[bytes], enough: int, cancelled: Cancellation | None = None
 ) -> tuple[int, int]:
-    """Returns how many names of any kind the backup has below those paths, each counted once, at most `enough`; and the number of
-    paths for which that is unknown, because the search takes too long or was `cancelled`. Raises OSError.
+    """Returns how many names of any kind the backup has below the `unlisted` paths, each counted once, at most `enough`; and the
+    number of paths for which that is unknown, because the search takes too long or was `cancelled`. Raises OSError.
 
     `source`: the source path. `unlisted`: paths in the sender's notation; missing ones count as empty.
     """
@@ -68,8 +68,8 @@ NOTHING = Contents()
 
 
 def contents_of(subvolume: Path, source: str, patterns: Iterable[str], cancelled: Cancellation | None = None) -> Contents:
-    """Returns the content of those folders in a backup, below a source path whose patterns are plain absolute paths. Raises
-    OSError.
+    """Returns the content of the folders of a source path in a backup that `patterns` name; patterns with wildcards are skipped.
+    Raises OSError.
     """
     top = source.rstrip("/") + "/"
     plain = sorted({pattern.rstrip("/") for pattern in patterns if pattern.startswith(top) and not set(pattern) & set("*?[\\")})
@@ -116,9 +116,8 @@ class _Look:
         self._left = MOST_LOOKS
 
     def folders(self, paths: list[bytes]) -> tuple[list[tuple[bytes, ...]], int]:
-        """Returns those of the paths that are folders in the backup, in order and without duplicates; and how many were not
-        searched.
-        """
+        """Returns the paths that are folders in the backup, in order and without duplicates; and how many paths were not "
+        "searched."""
         chosen = set[tuple[bytes, ...]]()
         for number, path in enumerate(paths):
             try:

@@ -163,7 +163,7 @@ _SILENT = (ExitCause.SILENT, ExitCause.NO_ANSWER, ExitCause.NO_ANSWER_CONNECTING
 
 
 def is_timeout(cause: Cause | None) -> bool:
-    """Returns True if a host held a slot until a time limit and did nothing there, as it may the next time."""
+    """Returns True if the cause is a time limit during which the host did nothing: it may hold a slot as long the next time."""
     if cause is None:
         return False
     return cause.code is CauseCode.STALLED or cause.facts.get("exit_cause") in _SILENT
@@ -265,7 +265,7 @@ class EmptiedFolders:
 
 
 def judge_emptied(result: PathResult, base: Mapping[str, int], emptied: EmptiedFolders, limit: float) -> PathResult:
-    """Returns the result of a complete path with such folders: suspect if too much is missing, else with a warning."""
+    """Returns the result of a complete path with emptied folders: suspect if too much is missing, else with a warning."""
     facts = {"folder": emptied.folder, "others": emptied.others, "files": emptied.files, "bytes": emptied.bytes}
     cause = Cause(emptied.why.value, result.path, facts)
     if emptied.why is not EmptiedWhy.EXCLUDED and emptied.is_too_much(base, limit):
@@ -290,7 +290,9 @@ def _shown(name: str) -> str:
 
 
 def _warnings(evidence: PathEvidence) -> list[str]:
-    """Returns one sentence for the path, so that a table with one line per host has space for it; and whether the path is empty."""
+    """Returns the warnings of the path: one sentence about missed files, short enough for a table with one line per host, and one
+    if the path is empty.
+    """
     path, messages = evidence.path, evidence.messages
     unread = {MessageClass.UNREADABLE: evidence.uncompared_files}
     parts = [f"{count} {words}" for kind, words in _MISSED.items() if (count := messages.count(kind) + unread.get(kind, 0))]

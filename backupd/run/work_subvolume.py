@@ -1,8 +1,8 @@
 """The subvolume of a run, `.working`: made from the newest complete backup that the disk can read, or continued.
 
-For one of an earlier run see interrupted; for its end, finalisation. Every function here is one small step that may be killed at
-any moment: it leaves either the previous state, or a state that `recover` and `prepare` of the next run can handle. Blocking; to be
-called in a thread.
+`interrupted` handles the `.working` of an earlier run, and `finalisation` the end of a run. Every function here is one small step
+that may be killed at any moment: it leaves either the previous state, or a state that `recover` and `prepare` of the next run can
+handle. Blocking; to be called in a thread.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class HostForgotten(OperatorError):
-    """The host was forgotten; it is not backed up until that is undone."""
+    """The host was forgotten; it is not backed up until `forget --undo`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ def recover_and_prepare(wanted: WorkRequest) -> tuple[Record | None, WorkSubvolu
 def prepare(wanted: WorkRequest) -> WorkSubvolume:
     """Prepares a writable `.working`: a continued one, a snapshot of the newest complete backup, or an empty subvolume.
 
-    A continued one was marked as synced, or is a first copy, whose files are then all in doubt.
+    A continued `.working` was marked as synced, or is a first copy, whose files are then all in doubt.
 
     After `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises Cancelled.
 
-    Raises HostForgotten, ForeignData for a `.working` that we did not make, OSError as the filesystem gives it.
+    Raises HostForgotten, ForeignData for a `.working` that btrkeep did not make, and OSError of the filesystem.
     """
     pool, host, path = wanted.pool, wanted.host, wanted.path
     folder = pool.host(host.name)
@@ -168,7 +168,8 @@ def make_work_subvolume(
     imported: str | None = None,
     unread_bases: tuple[str, ...] = (),
 ) -> WorkSubvolume:
-    """Makes a new `.working`. It gets that name after it has its record, so one without a record was not made by btrkeep."""
+    """Makes a new `.working`. It gets that name after it has its record, so a `.working` without a record was not made by "
+    "btrkeep."""
     staged, path = pool.staged(host.name), pool.working(host.name)
     if not staged.parent.is_dir():
         staged.parent.parent.mkdir(mode=0o700, exist_ok=True)  # runs of other hosts create it too
@@ -228,8 +229,8 @@ def choose_base(
 ) -> tuple[FinalBackup | None, tuple[str, ...]]:
     """Returns the base, and the names of the newer backups that the disk cannot read.
 
-    Those that the continued run has skipped are read again, because a disk may have been missing; so are those known to be damaged
-    completely. A backup with damaged files of which some are not named cannot be the base, because a run could not fetch those
+    Backups that the continued run has skipped are read again, because a disk may have been missing; so are backups recorded as
+    damaged completely. A backup with damaged files whose names are unknown cannot be the base, because a run could not fetch them
     again.
     """
     paths: dict[str, set[str]] = {}

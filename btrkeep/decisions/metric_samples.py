@@ -10,7 +10,8 @@ from btrkeep import metrics as table
 from btrkeep.catalogue import BalanceTotals, ExpiryTotals, FreeSpaceScore, StoredAlarm
 from btrkeep.choices import ALARM_EVENTS
 from btrkeep.decisions.alarm_advice import AlarmPatience
-from btrkeep.decisions.findings import CHECKS, PoolVerdict, grade
+from btrkeep.decisions.findings import CHECKS, LEVELS, NOTE, PoolVerdict, grade
+from btrkeep.decisions.overall import Overall
 from btrkeep.decisions.trend import PoolNumbers
 from btrkeep.metrics import Metric
 
@@ -84,3 +85,8 @@ def add_alarms(add: AddSample, alarms: Iterable[StoredAlarm], now: datetime, pat
     active_events = [row.what for row in alarms if patience.is_active(row, now)]
     for event in (*ALARM_EVENTS, "service"):
         add(table.ALARMS, active_events.count(event), event)
+
+
+def add_verdict(add: AddSample, overall: Overall) -> None:
+    """Adds the level of the verdict."""
+    add_state(add, table.VERDICT, (level for level in LEVELS if level != NOTE), overall.level)

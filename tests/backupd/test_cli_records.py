@@ -97,7 +97,7 @@ def test_a_hook_that_fails_after_a_suspect_backup_is_told_beside_why_it_is_suspe
     shrunk.host("web", shrunk.source, after=["/bin/false"])
     shrunk.run("web", status=1)
     answer = shrunk.json("log", "web")[0]["error"]
-    assert answer.endswith("; after failed (exit status 1)")
+    assert answer.endswith("; hook after failed (exit status 1)")
     assert f"{shrunk.source}: bytes went from " in answer
 
 

@@ -1,13 +1,15 @@
 """What templates may use, without a page around it."""
 
 import re
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 from flask import Flask
 
 from tests.beds import TOP
 from web.app import PAGES
-from web.filters import with_commands
+from web.filters import night_dates, with_commands
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,18 @@ def test_every_link_of_a_template_or_page_leads_to_a_page_that_there_is() -> Non
     links = {(path.name, link) for path in files for link in re.findall(r"""url_for\(\s*["'](\w+\.\w+)["']""", path.read_text())}
     assert len(links) > 50
     assert sorted((name, link) for name, link in links if link not in views) == []
+
+
+@pytest.mark.parametrize(
+    ("begin", "words"),
+    [
+        ("2026-11-27T21:00:00+00:00", "27 to 28 November"),
+        ("2026-11-30T21:00:00+00:00", "30 November to 1 December"),
+        ("2026-11-29T23:30:00+00:00", "30 November to 1 December"),  # half past midnight in Berlin
+        ("2025-12-31T21:00:00+00:00", "31 December to 1 January"),
+        ("2025-12-30T21:00:00+00:00", "30 to 31 December 2025"),
+    ],
+)
+def test_a_night_is_named_by_both_its_dates(begin: str, words: str) -> None:
+    now = datetime(2026, 12, 2, tzinfo=UTC)
+    assert night_dates(datetime.fromisoformat(begin), ZoneInfo("Europe/Berlin"), now) == words

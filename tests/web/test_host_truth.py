@@ -15,6 +15,7 @@ from tests.web.made import client
 from web.dashboard_settings import Settings
 from web.hosts.data import Query, host_list
 from web.hosts.host import HostPage, host_page
+from web.page_verdict import overall
 from web.source import Caches, RequestContext
 
 pytestmark = [pytest.mark.btrfs]
@@ -152,3 +153,19 @@ def test_a_host_that_was_given_up_is_in_doubt_until_the_pool_is_asked(pool: Nigh
         (pool.pool / "hosts" / "gone" / "notes.json").unlink()
         pool.backupd("rebuild")
     assert [row["state"] for row in pool.json("list", "gone")] == [row["state"] for row in before]
+
+
+def test_the_verdict_is_that_of_status_and_of_the_metrics(
+    pool: Nights, source: RequestContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last test of the module: its alarms stay."""
+    later = NOW + timedelta(days=5)
+    monkeypatch.setattr(RequestContext, "now", later)
+    pool.backupd("notify", "--now", format_time(later), check=False)
+    verdict = pool.json("status", "--now", format_time(later))["verdict"]
+    assert verdict["sentence"] == "Needs attention: 2 hosts late"
+    assert pool.backupd("status", "--now", format_time(later)).stdout.splitlines()[-2] == verdict["sentence"]
+    shown = overall(source, EVERYBODY)
+    assert (shown.level, shown.sentence) == (verdict["level"], verdict["sentence"])
+    metrics = pool.backupd("metrics", "--now", format_time(later))
+    assert 'btrkeep_verdict{level="warning",pool="main"} 1.0' in metrics.stdout.splitlines(), metrics

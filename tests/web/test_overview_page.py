@@ -119,7 +119,7 @@ def test_on_the_first_day_what_was_run_by_hand_is_told_and_no_night_before(tmp_p
     installed_this_morning(tmp_path / "state", ["web1", "web2", "web3"], runs)
     page = client(tmp_path / "state")
     words = text_of(page.get("/").text)
-    assert "Manual runs 2026-11-21 2 of 2 hosts complete between 08:30 and 08:40." in words
+    assert "Manual runs Sat 21 Nov 2 of 2 hosts complete between 08:30 and 08:40." in words
     assert "not tried" not in words
     assert "Last night" not in words
     assert "A night is the 24 hours from 22:00" in words
@@ -146,18 +146,18 @@ def test_after_a_rebuild_on_the_first_day_no_night_is_told_of_that_never_was(tmp
     catalogue.replace_backups("pool", [backup(name, NOW - HOUR / 2) for name in ("web1", "web2")])
     catalogue.close()
     words = text_of(client(tmp_path / "state").get("/").text)
-    assert "Manual runs 2026-11-21 2 of 2 hosts complete between 08:30 and 08:40." in words
+    assert "Manual runs Sat 21 Nov 2 of 2 hosts complete between 08:30 and 08:40." in words
     assert "Last night" not in words
 
 
-def test_what_is_over_already_on_the_day_on_which_it_began_is_not_called_last_night(
+def test_a_night_is_named_by_both_its_dates_also_on_the_day_on_which_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a window a night begins at noon, and here it is one o'clock."""
     monkeypatch.setattr(RequestContext, "now", NOW + 4 * HOUR)
     write(tmp_path / "state", [host("web1", window=None)], [], [run("web1", NOW + 3.5 * HOUR)]).close()
     words = text_of(client(tmp_path / "state").get("/").text)
-    assert "Today 2026-11-21 1 of 1 host complete between 12:30 and 12:40." in words
+    assert "Night of 21 to 22 November 1 of 1 host complete between 12:30 and 12:40." in words
     assert "Last night" not in words
 
 

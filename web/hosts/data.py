@@ -42,6 +42,8 @@ UNCONFIGURED = "unconfigured"
 """The state of a host that has backups, but is not configured: it was removed, or was not added yet, as after an import."""
 ALL_STATES = (*STATES, UNCONFIGURED, COPY)
 NOT_OURS = (UNCONFIGURED, COPY)
+FLAGS = ("damaged", "altered", "disabled")
+"""What a host may be besides its state: it has damaged or altered backups, or it is not enabled."""
 _ALWAYS_SHOWN = frozenset(STATES) - {UNKNOWN}
 _WORST_FIRST = {
     state: place for place, state in enumerate(("failing", "suspect", "never", "late", UNKNOWN, "ok", UNCONFIGURED, COPY))
@@ -107,7 +109,11 @@ class Query:
     """Which hosts are listed: the parameters of the page and of the API."""
 
     q: Annotated[str, Field(max_length=200, description="Words that must all occur in the name, group or address.")] = ""
-    state: Annotated[str, OneOf(("", *ALL_STATES)), Field(description="Only hosts in this state.")] = ""
+    state: Annotated[
+        str,
+        OneOf(("", *ALL_STATES, *FLAGS)),
+        Field(description="Only hosts in this state, with damaged or altered backups, or disabled ones."),
+    ] = ""
     group: Annotated[str, Field(max_length=255, description="Only hosts of this group.")] = ""
     sort: Annotated[str, either_way(ORDERS), Field(description="The sort order; a minus sign reverses it.")] = "host"
     page: Annotated[int, Field(ge=1, le=1_000_000, description="The page, of 100 hosts; beyond the end, the last one.")] = 1
@@ -133,6 +139,8 @@ class HostList:
     """All groups."""
     orders: tuple[str, ...]
     """The possible orders."""
+    flags: tuple[tuple[str, int], ...] = ()
+    """Number of hosts with damaged or altered backups, and of disabled ones, of those that match `q` and `group`."""
 
 
 def every_row(source: RequestContext) -> tuple[HostRow, ...]:
@@ -245,7 +253,7 @@ def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:
     """Returns the requested page, of the hosts that the viewer may see."""
     mine = visible_to(viewer, every_row(source))
     wanted = [row for row in mine if _matches(row, query)]
-    chosen = [row for row in wanted if not query.state or row.state == query.state]
+    chosen = [row for row in wanted if not query.state or row.state == query.state or query.state in flags_of(source, row)]
     ordered = in_order(chosen, query.sort)
     pages = max(1, -(-len(ordered) // PER_PAGE))
     page = min(max(query.page, 1), pages)
@@ -257,9 +265,27 @@ def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:
         pages=pages,
         rows=with_strips(source, shown),
         states=state_counts(wanted),
+        flags=_flag_counts(source, wanted),
         groups=tuple(sorted({row.group for row in mine if row.group})),
         orders=tuple(ORDERS),
     )
+
+
+def is_disabled(row: HostRow) -> bool:
+    """Returns True if the host is configured and not enabled."""
+    return not row.enabled and row.state not in NOT_OURS
+
+
+def flags_of(source: RequestContext, row: HostRow) -> tuple[str, ...]:
+    """Returns those of FLAGS that apply to the host."""
+    bad = bad_backups(source).get(row.host)
+    applies = (bool(bad and bad.damaged), bool(bad and bad.altered), is_disabled(row))
+    return tuple(flag for flag, applies_now in zip(FLAGS, applies, strict=True) if applies_now)
+
+
+def _flag_counts(source: RequestContext, rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
+    counts = Counter(flag for row in rows for flag in flags_of(source, row))
+    return tuple((flag, counts[flag]) for flag in FLAGS if counts[flag])
 
 
 def _matches(row: HostRow, query: Query) -> bool:

@@ -17,7 +17,7 @@ from btrkeep.units import format_time, parse_backup_name
 from web.api import either_way
 from web.filters import absolute
 from web.hosts.charts import duration_chart, new_chart, shape, size_chart, strip_paths, width
-from web.hosts.data import ALL_STATES, ORDERS, Query, bad_backups, host_list
+from web.hosts.data import ALL_STATES, FLAGS, ORDERS, Query, bad_backups, host_list
 from web.hosts.host import HostPage, backup_of, host_page, near_names
 from web.jobs.data import RequestedJob, asked
 from web.request_values import choice
@@ -38,7 +38,7 @@ def index() -> str:
     """Shows the list, by `q`, `state`, `group`, `sort` and `page`."""
     query = Query(
         q=request.args.get("q", "").strip(),
-        state=choice("state", ALL_STATES) or "",
+        state=choice("state", (*ALL_STATES, *FLAGS)) or "",
         group=request.args.get("group", ""),
         sort=choice("sort", either_way(ORDERS).words) or "host",
         page=request.args.get("page", 1, int),

@@ -119,7 +119,9 @@ def _rehearse(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit:
 
 
 def _expire(context: ExpiryContext, forced: Forced, scope: ExpiryScope, given: ExpireOptions, *, keeps: bool) -> int:
-    """`keeps`: the catalogue is the real one. One in memory has no history, which must not replace the pool's copy."""
+    """Runs an expiry. `keeps`: the catalogue is a file. A catalogue in memory has no history, which must not replace the pool's
+    copy.
+    """
     with take_lock(context.pool.locks / EXPIRE_LOCK, "backupd expire", format_time(context.now)):
         for notice in context.config.notices:
             context.sinks.notice(notice)
@@ -161,7 +163,7 @@ def exit_status(summary: Summary) -> int:
 
 
 def _restore(ctx: click.Context) -> int:
-    """Needs neither the catalogue nor a clock, because it runs after a failure."""
+    """Restores the mount option. Needs neither the catalogue nor a clock, because it runs after a failure."""
     config = load_config(ctx)
     pool = open_configured(config)
     require_writable(pool)

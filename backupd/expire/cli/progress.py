@@ -170,13 +170,13 @@ def _nothing(seen: CleanerReading) -> bool:
 
 
 def waiting_text(seen: CleanerReading) -> str:
-    """Formats how many wait, and why some of them wait longer."""
+    """Formats the number of deleted subvolumes that the cleaner has not dropped, and the number of those held by open files."""
     held = f" (at least {seen.held:,} held by open files)" if seen.held else ""
     return counted(seen.waiting, "deleted subvolume") + held
 
 
 def dropping_text(seen: CleanerReading) -> str:
-    """Formats which one is being dropped, and for how long that was observed."""
+    """Formats the subvolume that is being dropped, and for how long that was observed."""
     dropping = seen.dropping
     if dropping and seen.idle:
         return f"nothing (root {dropping.drop.root} has started)"

@@ -29,6 +29,7 @@ from btrkeep.decisions import findings as health
 from btrkeep.decisions.copy_status import COPIES, RunningFetch, copies_of, read_running
 from btrkeep.decisions.findings import StoredVerdict, from_text
 from btrkeep.decisions.host_state import COPY, STATES
+from btrkeep.decisions.overall import Overall, overall_as_json
 from btrkeep.decisions.pool_health import clock_findings
 from btrkeep.decisions.repeated import dedupe_words, repeated_object, repeated_words
 from btrkeep.decisions.verification import VerificationState, in_doubt_words
@@ -179,10 +180,10 @@ def command(
             require_host(context.config, context.catalogue, host)
         elif hosts or states or group is not None:
             chosen = _chosen(context, hosts, group)
-        status = _read_status(context, host, synchronised)
         look.now, look.checked = context.moment, from_text(context.catalogue.get_fact(health.FACT))
+        status = _read_status(context, host, synchronised, look.checked)
         if chosen is not None:
-            status = _only(status, chosen, states)
+            status = replace(_only(status, chosen, states), overall=None)
         alive = qgroups.live_bytes(context.pool) if as_json and context.pool else {}
 
     def show() -> None:
@@ -252,15 +253,22 @@ class _Status:
     """Number of backups of hosts that are not configured, by name."""
     fetching: Mapping[str, RunningFetch]
     """The running replications, by replica."""
-    failed_jobs: Sequence[StoredAlarm]
-    """Alarms about units that failed."""
+    alarms: Sequence[StoredAlarm]
+    """The open alarms."""
     synchronised: bool | None
     """True if the clock is synchronised; None: unknown."""
+    overall: Overall | None
+    """The verdict; None: only some hosts were asked about."""
 
     @property
     def command(self) -> str:
         """Returns the command that calls `backupd` for this pool."""
         return backupd_command(self.context.config.name, self.context.config.file)
+
+    @property
+    def failed_jobs(self) -> list[StoredAlarm]:
+        """Returns the alarms about units that failed."""
+        return [alarm for alarm in self.alarms if _is_of_job(alarm)]
 
     def fields(self, alive: Mapping[str, int]) -> dict[str, Any]:
         """`alive`: the bytes of each host by simple quotas."""
@@ -288,6 +296,7 @@ class _Status:
             "dedupe": view.dedupe_as_json(report.dedupe) if report.dedupe else None,
             "repeated": [repeated_object(failure) for failure in report.repeated],
             "failed": [view.failed_job_as_json(alarm) for alarm in self.failed_jobs],
+            "verdict": overall_as_json(self.overall) if self.overall else None,
             "pool": health.as_json(report.verdict),
             "lost": self.context.lost,
             "clock": self.context.clock_doubt,
@@ -336,6 +345,8 @@ class _Status:
         for clock_finding in clock_findings(self.context.clock_doubt, self.synchronised):
             click.echo(click.style("clock: ", fg=colours.LEVEL[clock_finding.level]) + printable(clock_finding.text))
         view.show_pool(report.verdict)
+        if self.overall:
+            view.show_overall(self.overall)
 
 
 def _chosen(context: _StatusSources, hosts: Sequence[str], group: str | None) -> frozenset[str]:
@@ -371,9 +382,11 @@ def _only(status: _Status, chosen: frozenset[str], states: Sequence[str]) -> _St
     )
 
 
-def _read_status(context: _StatusSources, host: str | None, synchronised: bool | None) -> _Status:
+def _read_status(context: _StatusSources, host: str | None, synchronised: bool | None, checked: StoredVerdict | None) -> _Status:
     catalogue, config = context.catalogue, context.config
     report = read_report(config, catalogue, context.moment, context.pool.filesystem if context.pool else None)
+    alarms = [alarm for alarm in catalogue.alarms() if alarm.is_open]
+    overall = None if host else report.overall(alarms, checked.looked if checked else None)
     if host is not None:
         hosts = tuple(status for status in report.hosts if status.host == host)
         report = replace(report, hosts=hosts, running=tuple(progress for progress in report.running if progress.host == host))
@@ -382,8 +395,9 @@ def _read_status(context: _StatusSources, host: str | None, synchronised: bool |
         report,
         unconfigured=_unconfigured(context, host),
         fetching={name: fetch for name in config.replicas if (fetch := read_running(catalogue, name)) and is_alive(fetch)},
-        failed_jobs=[alarm for alarm in catalogue.alarms() if alarm.is_open and _is_of_job(alarm)],
+        alarms=alarms,
         synchronised=synchronised,
+        overall=overall,
     )
 
 

@@ -18,6 +18,7 @@ from btrkeep.decisions.cause_words import altered_hint, altered_words, grouped_a
 from btrkeep.decisions.copy_status import FETCHED_BY, CopyStatus, HostLag, ReplicaSession, RunningFetch, running_words
 from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, failure_words, proven_words
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus
+from btrkeep.decisions.overall import Overall
 from btrkeep.decisions.verification import BackupsInDoubt, VerificationState
 from btrkeep.units import counted, format_duration, format_share, format_size, local_time, names_in_words, printable
 
@@ -194,6 +195,11 @@ def show_pool(verdict: health.PoolVerdict) -> None:
         click.echo(f"pool: {click.style('not checked', fg=colours.LEVEL[health.UNKNOWN])}: {', '.join(verdict.unlooked)}")
     if verdict.level != health.OK:
         print_wrapped("`backupd check` shows what to do")
+
+
+def show_overall(overall: Overall) -> None:
+    """Prints the verdict about everything, in one line."""
+    print_wrapped(click.style(printable(overall.sentence), fg=colours.LEVEL[overall.level], bold=True))
 
 
 def _remark(status: HostStatus) -> str:

@@ -103,6 +103,7 @@ def samples_of(report: StatusReport, alarms: Sequence[StoredAlarm], looked: date
         collect(samples, report)
     if looked:
         metric_samples.add_alarms(samples.add, alarms, report.now, AlarmPatience.of(report.config))
+    metric_samples.add_verdict(samples.add, report.overall(alarms, looked))
     samples.add(table.ALARMS_LOOKED, _seconds(looked))
     return samples
 

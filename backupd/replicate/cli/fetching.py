@@ -88,7 +88,7 @@ def _unusable(wanted: ReplicationOptions) -> list[HostFailed]:
 
 
 def _tell_dashboard(context: PoolContext, notice: Callable[[str], None]) -> None:
-    """Publishes which hosts are copies now. An earlier error takes precedence; then the next command publishes it."""
+    """Publishes which hosts are copies now. An error is only a notice: the next command publishes them."""
     try:
         publish_copies(context.pool, context.catalogue)
     except (OSError, CatalogueBusy, CatalogueUnusable) as error:

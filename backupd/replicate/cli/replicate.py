@@ -72,7 +72,8 @@ def command(ctx: click.Context, name: str | None, due: bool, seed_to: Path | Non
     NAME is a replica or a [push] section; without it, all of them are used. HOST limits it to these hosts.
 
     Only the differences to existing copies are transferred, but each copy is a complete backup, and can be browsed, restored and
-    compared. Deletions, ends of holds and new names are not transferred. An interrupted transfer leaves nothing, and starts again.
+    compared. Deletions, ends of holds and renamings of hosts are not transferred. An interrupted transfer leaves nothing, and
+    starts again.
 
     The first copies can be carried on a disk: on the first server `replicate --seed-to FOLDER NAME`, where NAME is its name for
     the copy (`send-only --replica NAME`); on the second server `replicate NAME --seed-from FOLDER`. Both continue after an

@@ -140,7 +140,7 @@ class NightStatus:
         self._tally, self._status = NightTally(), Status()
 
     def __call__(self, event: NightEvent) -> None:
-        """Sends it, except for notices, which do not change the state."""
+        """Sends the line after each event, except for notices, which do not change the state."""
         self._tally.take(event)
         match event:
             case NightStarted():

@@ -53,7 +53,9 @@ class FileMatch(Enum):
 
 @dataclass(slots=True)
 class CopiedNames:
-    """Number of names that were made or changed, without folders; the bytes of these files; and how many of those were written."""
+    """Number of names that were made or changed, without folders; the bytes of these files; and how many of these bytes were
+    written.
+    """
 
     names: int = 0
     bytes: int = 0
@@ -205,7 +207,7 @@ class _CopiedByProcesses:
         self._weight = 0
 
     def all(self, folders: Iterator[_Folder], goes_on: Callable[[], bool]) -> CopiedNames:
-        """Raises OSError with the path, OperatorError if a process was killed."""
+        """Copies all folders. Raises OSError with the path, OperatorError if a process was killed."""
         self._goes_on = goes_on
         try:
             for folder in folders:
@@ -355,7 +357,9 @@ class _Copier:
         return written
 
     def _keep(self, old: int, place: "CopyPlace", status: os.stat_result, same: FileMatch, counts: CopiedNames) -> bool:
-        """Keeps the file with that name, whose inode has no other name: prepare() splits them. Returns whether it can be kept."""
+        """Keeps the existing file if it matches; returns False if it has to be made again. Its inode has no other name: prepare()
+        splits hard links.
+        """
         if (has := status_or_none(place.here, place.name)) is None or not stat.S_ISREG(has.st_mode) or has.st_nlink != 1:
             return False
         new = os.open(place.name, (os.O_RDWR if self._delta else os.O_RDONLY) | FILE, dir_fd=place.here)

@@ -75,7 +75,7 @@ def _follows(trees: OpenTrees, prepared: WorkSubvolume) -> bool:
 
 
 async def scan_tree(context: ImportContext, trees: OpenTrees, prepared: WorkSubvolume) -> TreeLinks:
-    """Compares the tree with the previous one, if the base is the backup of that. Raises Cancelled, OperatorError."""
+    """Compares the tree with the previous tree, if the base is the backup of the previous tree. Raises Cancelled, OperatorError."""
     context.tell(TreeProgress(trees.tree.host))
     own = _own_base(context, trees, prepared)
     try:

@@ -70,7 +70,7 @@ class HostNames:
 
     @classmethod
     def parse(cls, texts: tuple[str, ...]) -> "HostNames":
-        """Parses NAME and NAME=THERE. Raises UsageError."""
+        """Parses NAME and NAME=OLDNAME. Raises UsageError."""
         given, plain = dict[str, str](), list[str]()
         for text in texts:
             name, equals, own = text.partition("=")
@@ -195,7 +195,7 @@ def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
 
 
 def _apart(trees: list[tuple[str, str, OldTree]]) -> list[OldTree]:
-    """Gives the trees of a client with several vaults or branches a host for each of these: see `read_dirvish`."""
+    """Makes each vault or branch of a client a separate host: see `read_dirvish`."""
     series = {(tree.host, vault, branch) for vault, branch, tree in trees}
     of_client, of_vault = Counter(client for client, _, _ in series), Counter((client, vault) for client, vault, _ in series)
     old_trees = []
@@ -239,7 +239,7 @@ def read_btrbk(folder: Path, names: HostNames) -> OldHistory:
 
 
 def _btrbk_time(match: "re.Match[str]") -> datetime | None:
-    """Without a zone the time is a local one."""
+    """Returns the time in the name; it is local time if the name has no zone."""
     _, day, minute, second, zone = match.groups()
     try:
         text = f"{day}{minute or '0000'}{second or '00'}"

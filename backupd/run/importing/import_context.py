@@ -117,7 +117,7 @@ class LookAhead:
 
     @classmethod
     def begin(cls, tree: OldTree, before: OldTree, digests: FolderDigests) -> "LookAhead":
-        """`digests`: of the previous tree."""
+        """Starts to read the tree. `digests`: those of the previous tree."""
         stop = Event()
 
         def look() -> TreeLinks:
@@ -144,8 +144,8 @@ def config_of(config: Config, tree: OldTree) -> HostConfig:
 
 @contextmanager
 def opened_tree(tree: OldTree) -> Iterator[Path]:
-    """Yields a path of the folder whose time was read, whatever its present name is. Raises OperatorError if it is another folder,
-    or if its time has changed.
+    """Yields a path of the folder whose time was read, whatever its present name is. Raises OperatorError if the folder was
+    replaced, or if its time has changed.
     """
     try:
         fd = os.open(tree.folder, FOLDER)

@@ -80,7 +80,7 @@ class _Reader:
         self._files, self._text = _MOST_FILES, _MOST_TEXT
 
     def lines(self, file: Path) -> list[str]:
-        """Raises UsageError for a file that cannot be read, and if there are too many files."""
+        """Returns the lines of a file. Raises UsageError if it cannot be read, and if there are too many files."""
         lines = read_lines(file)
         self._files -= 1
         self._text -= sum(map(len, lines))
@@ -117,7 +117,7 @@ def _is_count(text: str) -> bool:
 
 
 def _point(source: str, destination: str) -> BackupPoint | None:
-    """Returns None for a source that is neither a path nor a path over ssh (a module of a daemon, LVM)."""
+    """Parses a `backup` line. Returns None for a source that is neither a path nor a path over ssh (a module of a daemon, LVM)."""
     host = destination.strip("/").partition("/")[0]
     address, colon, path = source.rpartition(":")
     if "::" in source or "://" in source or not path.startswith("/") or not host or host in (".", ".."):

@@ -93,7 +93,7 @@ async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
 
 
 def _arranged(context: ImportContext, tree: OldTree, staged: Path) -> TakenTree:
-    """Yields the staged subvolume with the snapshot's content below data/PATH. Raises Cancelled, OperatorError, OSError."""
+    """Makes the staged subvolume, with the snapshot's content below data/PATH. Raises Cancelled, OperatorError, OSError."""
     for folder in (context.pool.host(tree.host), staged.parent.parent, staged.parent):
         if not folder.is_dir():
             folder.mkdir(mode=0o700)
@@ -166,7 +166,8 @@ def _flagged(top: Path) -> set[int]:
 
 
 def _clear_flags(walk_entry: WalkEntry) -> None:
-    """Files that were written without checksums remain so: nodatacow cannot be removed from a file."""
+    """Removes the flags of an entry. Files that were written without checksums remain so: nodatacow cannot be removed from a "
+    "file."""
     is_folder = walk_entry.entry.kind == "folder"
     with ClosingFd(os.open(walk_entry.name, FOLDER if is_folder else os.O_RDONLY | FILE, dir_fd=walk_entry.folder)) as fd:
         clear_inode_flags(fd, IMMUTABLE | APPEND | (NOCOW if is_folder else 0))

@@ -37,7 +37,7 @@ class CopyPlace(NamedTuple):
 
 @contextmanager
 def opened_name(place: CopyPlace, flags: int) -> Iterator[tuple[int, os.stat_result]]:
-    """Opens the name in the tree. Raises OSError, also if it is another file than the examined one."""
+    """Opens the name in the tree. Raises OSError, also if the examined file was replaced."""
     with ClosingFd(os.open(place.name, flags, dir_fd=place.source)) as fd:
         if (status := os.fstat(fd)).st_ino != place.inode:
             raise OSError(errno.EAGAIN, "it was replaced during the import: another program may be changing the history")
@@ -171,7 +171,7 @@ def link_names(target: Path, groups: Iterable[Sequence[bytes]]) -> None:
 
 
 def _link(folder: int, name: bytes, inode: int, its_folder: int, its_name: bytes) -> None:
-    """The folder keeps its time."""
+    """Makes a hard link. The folder keeps its time."""
     try:
         if os.stat(its_name, dir_fd=its_folder, follow_symlinks=False).st_ino == inode:
             return

@@ -38,14 +38,14 @@ from btrkeep.units import printable
 class TreeLinks:
     """A tree compared with the one before it; all names are relative to it.
 
-    `changed`: names that are not folders and have another inode, with that; `alike`: files of these with the previous size and
-    time. `folders`: new folders, those with other attributes, and those in which a name was added, removed or changed, with their
-    attributes; the tree itself is b"", and each comes after the folder above it. `gone`: names that no longer exist, or have
-    another type. `groups`: names that are hard links of each other, first those with the same inode in the tree before. `files`:
-    the number of regular files; `new_bytes`: the allocated bytes of those with another inode, each file once; `grown`: the bytes
-    by which files and symlinks have grown. `digests`: of all folders, for the tree after it.
+    `changed`: names other than folders whose inode has changed, with the new inode; `alike`: the files among them whose size and
+    time have not changed. `folders`: new folders, those with other attributes, and those in which a name was added, removed or
+    changed, with their attributes; the tree itself is b"", and each comes after the folder above it. `gone`: names that no longer
+    exist, or have another type. `groups`: names that are hard links of each other, first the name with the same inode in the
+    previous tree. `files`: the number of regular files; `new_bytes`: the allocated bytes of those with another inode, each file
+    once; `grown`: the bytes by which files and symlinks have grown. `digests`: of all folders, for the tree after it.
 
-    `is_compared`: whether there was a tree before whose inodes could be compared; the first four are empty without.
+    `is_compared`: the inodes were compared with a previous tree; otherwise `changed`, `alike`, `folders` and `gone` are empty.
     """
 
     changed: dict[bytes, int] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class TreeLinks:
 
     @property
     def further(self) -> set[bytes]:
-        """Names of the hard links except the first of each: they are linked to the first one, not copied."""
+        """Returns all names of hard links except the first name of each group: they are linked to the first name, not copied."""
         return {name for names in self.groups for name in names[1:]}
 
 

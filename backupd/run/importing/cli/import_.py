@@ -107,7 +107,7 @@ class ImportOptions:
 @pass_context
 def command(ctx: click.Context, **options: Any) -> int:
     """Import the backups of another program: a snapshot root of rsnapshot (or its configuration), a vault or bank of dirvish, or a
-    folder with a tree for each date. Nothing is changed there. Snapshots of btrbk or snapper on the pool's filesystem are
+    folder with a tree for each date. The history is not changed. Snapshots of btrbk or snapper on the pool's filesystem are
     imported without copying.
 
     The oldest tree comes first; each backup starts from a snapshot of the one before it, so that only differences are written.
@@ -117,7 +117,8 @@ def command(ctx: click.Context, **options: Any) -> int:
     A tree that changes while it is copied is tried three times, then listed and skipped; the others are imported.
 
     It can be stopped and run again: trees already imported are skipped, or compared if that was not done yet. Without --host each
-    host has the name that it has there; NAME=THERE chooses and renames. A folder of dated trees needs --host NAME.
+    host keeps its name in the history; --host NAME=OLDNAME imports only the host OLDNAME, as NAME. A folder of dated trees needs
+    --host NAME.
 
     The retention also applies to imported backups: `backupd retention explain HOST` shows which would be deleted.
 

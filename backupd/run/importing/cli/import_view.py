@@ -103,7 +103,7 @@ class _HostLine:
 
 
 class ImportDisplay(LiveDisplay):
-    """Shows only finished items unless `is_shown`."""
+    """The display of an import. Without `is_shown` it prints only finished items."""
 
     def __init__(self, *, is_shown: bool) -> None:
         super().__init__()

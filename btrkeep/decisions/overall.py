@@ -1,0 +1,178 @@
+"""The verdict about a pool with all its hosts in one sentence, which `status`, the dashboard and the metrics share. Pure."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from btrkeep.catalogue import StoredAlarm
+from btrkeep.catalogue import model_alarm as kinds
+from btrkeep.decisions import findings
+from btrkeep.decisions.copy_status import CopyState
+from btrkeep.decisions.findings import ERROR, NOTE, OK, UNKNOWN, WARNING, PoolVerdict
+from btrkeep.units import counted
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemCount:
+    """One kind of problem."""
+
+    kind: str
+    """A word for programs: a state of hosts, a check of the pool, a kind of alarm, ..."""
+    level: str
+    """error, warning or unknown."""
+    count: int
+    """Number of hosts, backups, copies or alarms."""
+    words: str
+    """A few words: `10 hosts failing`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overall:
+    """The verdict. Without a problem all is well."""
+
+    problems: tuple[ProblemCount, ...]
+    """The worst first."""
+
+    @property
+    def level(self) -> str:
+        """Returns ok, unknown, warning or error: that of the worst problem."""
+        return max((problem.level for problem in self.problems), key=findings.LEVELS.index, default=OK)
+
+    @property
+    def sentence(self) -> str:
+        """Returns the verdict in words."""
+        words = ", ".join(problem.words for problem in self.problems)
+        if not words:
+            return "All is well"
+        return f"{'Not everything could be checked' if self.level == UNKNOWN else 'Needs attention'}: {words}"
+
+
+@dataclass(frozen=True, slots=True)
+class OverallFacts:
+    """What the verdict is about."""
+
+    states: Mapping[str, int]
+    """Number of enabled hosts in each state."""
+    damaged: int = 0
+    """Number of backups with damaged files that were not repaired."""
+    altered: int = 0
+    """Number of backups that were changed after they were final."""
+    pool: PoolVerdict = field(default_factory=PoolVerdict)
+    """The findings about the pool."""
+    copies: Collection[CopyState] = ()
+    """The state of each copy."""
+    in_doubt: int = 0
+    """Number of backups that were written just before a crash and not read since."""
+    alarms: Collection[StoredAlarm] = ()
+    """The active alarms."""
+    unchecked: Collection[str] = ()
+    """What else could not be checked, in words."""
+    now: datetime | None = None
+    """The time; None: alarms are not considered, as for a viewer who may not see all."""
+    alarms_checked: datetime | None = None
+    """When alarms were last checked; None: never."""
+
+
+_Words = Callable[[int], str]
+_OLD = timedelta(hours=1)
+"""`backupd notify` checks every five minutes; a time in the future is equally wrong."""
+
+
+def _hosts(state: str) -> _Words:
+    return lambda count: f"{counted(count, 'host')} {state}"
+
+
+_HOSTS: tuple[tuple[str, str, str], ...] = (
+    ("failing", ERROR, "failing"),
+    ("suspect", WARNING, "with a suspect backup"),
+    ("late", WARNING, "late"),
+    (UNKNOWN, UNKNOWN, "in an unknown state"),
+)
+"""The states of hosts that need attention, their levels and words. A host that was never backed up waits for its first night; if
+that passes, it is an alarm.
+"""
+
+_POOL = {
+    findings.UNUSABLE: "pool unusable",
+    findings.CATALOGUE: "catalogue unusable",
+    findings.READ_ONLY: "pool read-only",
+    findings.MISSING: "device missing",
+    findings.ERRORS: "device errors",
+    findings.ROOM: "pool almost full",
+    findings.UNALLOCATED: "little unallocated space",
+    findings.USED: "pool used above its limit",
+    findings.SCHEDULE: "backups not scheduled in time",
+}
+
+_ALARMS: Mapping[str, _Words] = {
+    kinds.CONDITION: lambda count: f"{counted(count, 'host')} with a lasting problem",
+    kinds.HOST_KEY: lambda count: f"{counted(count, 'host')} with another host key",
+    kinds.UNIT: lambda count: f"{counted(count, 'failed service')}",
+    kinds.STEP: lambda count: f"{counted(count, 'repeated failure')}",
+    kinds.STATE_FULL: lambda _: "state folder full",
+    kinds.CONFIGURATION: lambda _: "mistakes in the configuration",
+    kinds.CLOCK: lambda _: "clock wrong",
+    kinds.DRILL: lambda _: "no recent restore drill",
+    kinds.VERIFICATION: lambda _: "backups not verified in time",
+    kinds.EXPIRY: lambda _: "expiry failing",
+    kinds.BALANCE: lambda _: "balance failing",
+    kinds.SERVICE: lambda count: f"{counted(count, 'notification service')} failing",
+}
+"""Alarms of kinds that nothing else of the verdict has."""
+
+
+def overall_as_json(overall: Overall) -> dict[str, Any]:
+    """Returns the verdict as a JSON object."""
+    problems = [
+        {"kind": problem.kind, "level": problem.level, "count": problem.count, "words": problem.words}
+        for problem in overall.problems
+    ]
+    return {"level": overall.level, "sentence": overall.sentence, "problems": problems}
+
+
+def judge(facts: OverallFacts) -> Overall:
+    """Returns the verdict: errors first, then warnings, then what is unknown."""
+    problems = sorted(_problems(facts), key=lambda problem: -findings.LEVELS.index(problem.level))
+    return Overall(tuple(problems))
+
+
+def _problems(facts: OverallFacts) -> Iterator[ProblemCount]:
+    yield from _of_pool(facts.pool)
+    for state, level, words in _HOSTS:
+        if count := facts.states.get(state, 0):
+            yield ProblemCount(state, level, count, _hosts(words)(count))
+    if facts.damaged:
+        yield ProblemCount("damaged", ERROR, facts.damaged, f"{counted(facts.damaged, 'backup')} damaged")
+    if facts.altered:
+        yield ProblemCount("altered", ERROR, facts.altered, f"{counted(facts.altered, 'backup')} altered")
+    copies = Counter(facts.copies)
+    for copy_state, level in ((CopyState.FAILING, ERROR), (CopyState.LATE, WARNING)):
+        if count := copies[copy_state]:
+            names = "copy" if count == 1 else "copies"
+            yield ProblemCount(f"copy-{copy_state}", level, count, f"{count} {names} {copy_state}")
+    if facts.in_doubt:
+        yield ProblemCount("in-doubt", WARNING, facts.in_doubt, f"{counted(facts.in_doubt, 'backup')} in doubt after a crash")
+    yield from _of_alarms(facts.alarms)
+    unchecked = [*facts.unchecked]
+    if facts.now and (facts.alarms_checked is None or abs(facts.now - facts.alarms_checked) > _OLD):
+        unchecked.append("alarms not checked in the last hour" if facts.alarms_checked else "alarms never checked")
+    for words in unchecked:
+        yield ProblemCount("unchecked", UNKNOWN, 1, words)
+
+
+def _of_pool(pool: PoolVerdict) -> Iterator[ProblemCount]:
+    for check in findings.CHECKS:
+        members = [finding for finding in pool.of(check) if finding.level not in (OK, NOTE)]
+        if members:
+            yield ProblemCount(check, pool.level_of(check), len(members), _POOL[check])
+    if pool.unlooked:
+        yield ProblemCount("unchecked", UNKNOWN, len(pool.unlooked), f"{counted(len(pool.unlooked), 'check')} of the pool not made")
+
+
+def _of_alarms(alarms: Iterable[StoredAlarm]) -> Iterator[ProblemCount]:
+    counts = Counter(kinds.SERVICE if alarm.what == kinds.SERVICE else alarm.about.kind for alarm in alarms)
+    for kind, words in _ALARMS.items():
+        if count := counts[kind]:
+            yield ProblemCount(kind, WARNING, count, words(count))
