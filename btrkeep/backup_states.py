@@ -48,6 +48,7 @@ class CauseCode(StrEnum):
     NO_SNAPSHOTS = "no-snapshots"
     NOT_FROM_SNAPSHOT = "not-from-snapshot"
     DUMP_FAILED = "dump-failed"
+    STREAM_FAILED = "stream-failed"
     DEADLINE = "deadline"
     WINDOW_CLOSED = "window-closed"
     STALLED = "stalled"
@@ -86,6 +87,7 @@ FACTS: Mapping[CauseCode, Mapping[str, type]] = {
     CauseCode.NO_SNAPSHOTS: {"line": str},
     CauseCode.NOT_FROM_SNAPSHOT: {"line": str},
     CauseCode.DUMP_FAILED: {"name": str, "line": str},
+    CauseCode.STREAM_FAILED: {"line": str},
     CauseCode.WINDOW_CLOSED: {"window": str},
     CauseCode.STALLED: {"seconds": float},
     CauseCode.SIGNAL: {"name": str},

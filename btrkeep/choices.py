@@ -14,6 +14,7 @@ MAX_PRESSURE = 0.4
 ALLOCATORS = ("ssd", "nossd", "ssd_spread")
 IN_PLACE = ("always", "large", "never")
 SNAPSHOTS = ("off", "auto", "required")
+ENGINES = ("rsync", "send")
 CURVES = ("hilbert", "linear", "snake")
 SORTS = ("physical", "virtual")
 COLOURS = {

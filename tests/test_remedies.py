@@ -88,6 +88,8 @@ REASONS = {
         "backupd delete --now-without-grace {}",
         "btrfs balance cancel",
         "btrfs scrub cancel",
+        "btrfs subvolume create",
+        "btrfs subvolume delete",
         "btrfs-balancer run --pool {}",
         "btrfs-balancer score --record --pool {}",
         "btrkeep-web token add",

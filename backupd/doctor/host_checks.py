@@ -29,7 +29,7 @@ from backupd.rsync.host_answers import (
 )
 from backupd.rsync.probe import HostAccess, left_empty, probe
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
-from backupd.rsync.snapshot_session import NoSnapshots, check_source
+from backupd.rsync.snapshot_session import NoSnapshots, check_source, check_streams
 from btrkeep.config import Config, HostConfig, page
 from btrkeep.config.reading import backupd_command
 from btrkeep.config.self_exclusion import below
@@ -103,6 +103,8 @@ async def _unfit_rsync(config: Config, host: HostConfig, connection: SharedConne
 
 async def _snapshots(config: Config, host: HostConfig, connection: SharedConnection) -> list[Finding]:
     """Returns the source paths of a host with `snapshots` that a run would not read from snapshots, and why."""
+    if host.engine == "send":
+        return await _streams(config, host, connection)
     if host.snapshots == "off":
         return []
     level = "warning" if host.snapshots == "required" else "note"
@@ -117,6 +119,17 @@ async def _snapshots(config: Config, host: HostConfig, connection: SharedConnect
         for path, consistency in paths.items()
         if consistency.is_live
     ]
+
+
+async def _streams(config: Config, host: HostConfig, connection: SharedConnection) -> list[Finding]:
+    """Returns the source paths of a host with `engine = "send"` that it cannot send, and why."""
+    try:
+        paths = await check_streams(host, config.ssh, await connection.socket(Cancellation()))
+    except (NoSnapshots, NotConnected) as error:
+        message, hint = (error.message, error.hint) if isinstance(error, NoSnapshots) else ("it could not be reached again", "")
+        return [Finding("host", "error", f"the host sends no streams: {message}", hint, subject=host.name)]
+    hint = f'make it a subvolume, or set engine = "rsync" ({page("sources")})'
+    return [Finding("host", "error", printable(reason), hint, subject=host.name) for reason in paths.values()]
 
 
 async def _mounts(config: Config, host: HostConfig, confined: bool, connection: SharedConnection) -> list[Finding]:

@@ -92,6 +92,8 @@ class PathResult:
     """Folders of the host whose content `one_file_system` leaves out; None, and missing in the file: unknown."""
     consistency: PathConsistency | None = None
     """How it was read; None, and missing in the file: `snapshots` was off, or no transfer began."""
+    stream: str | None = None
+    """UUID:CTRANSID:OWN of the host's snapshot that a stream brought; None, and missing in the file: there was none."""
 
 
 _LEFT_OUT = {"omitted": True}  # metadata of a field that is written only if it is not the default
@@ -276,6 +278,8 @@ def _path_fields(result: PathResult) -> dict[str, Any]:
         del fields["consistency"]
     else:
         fields["consistency"] = result.consistency.as_json()
+    if result.stream is None:
+        del fields["stream"]
     if result.left_out is None:
         del fields["left_out"]
     return {**fields, "cause": result.cause.as_json() if result.cause else None}

@@ -17,8 +17,11 @@ pipes.
 `btrfs receive` may also reserve space and use those ioctls of btrfs with which a subvolume is made, found, written to and marked as
 a copy: none of them deletes a subvolume, mounts, or waits. The ioctl that makes a subvolume read-only does nothing and reports
 success: that saves one commit of the filesystem for each backup, and the snapshot that gets the backup's name is read-only
-(docs/decisions/0055). Calls that are not allowed fail with ENOSYS, as on an older kernel, so that the C library uses its older
-method; ioctl fails with ENOTTY, as on a file that is not a terminal.
+(docs/decisions/0055). The program that applies a host's stream has three ioctls: clone, encoded write, and punch a
+hole.
+
+Calls that are not allowed fail with ENOSYS, as on an older kernel, so that the C library uses its older method; ioctl fails with
+ENOTTY, as on a file that is not a terminal.
 """
 
 import errno
@@ -50,9 +53,11 @@ def confinement_hint() -> str:
     )
 
 
-def filter_file(*, receives: bool = False) -> int:
-    """Returns a descriptor from which bubblewrap reads the filter, of rsync or of a program that `receives`. Raises OSError."""
-    program_code = seccomp_filter(receives=receives)
+def filter_file(*, receives: bool = False, applies: bool = False) -> int:
+    """Returns a descriptor from which bubblewrap reads the filter: of rsync, of a program that `receives` subvolumes, or of one
+    that `applies` streams to a folder. Raises OSError.
+    """
+    program_code = seccomp_filter(receives=receives, applies=applies)
     assert program_code is not None
     file = os.memfd_create("seccomp")
     os.write(file, program_code)
@@ -140,6 +145,7 @@ _RECEIVE_IOCTLS = {  # from linux/btrfs.h; the numbers include the sizes of the 
     "GET_SUBVOL_INFO": 0x81F8943C, "TREE_SEARCH": 0xD0009411, "INO_LOOKUP": 0xD0009412, "FS_INFO": 0x8400941F,
     "CLONE_RANGE": 0x4020940D, "ENCODED_WRITE": 0x40809440,
 }  # fmt: skip
+_APPLY_IOCTLS = {name: _RECEIVE_IOCTLS[name] for name in ("CLONE_RANGE", "ENCODED_WRITE")} | {"UNRESVSP": 0x4030582B}
 _SUBVOL_SETFLAGS = 0x4008941A
 _CLONE = (56, 220)
 _IOCTL = (16, 29)
@@ -158,9 +164,9 @@ _NOTHING = 0  # instead of an errno: the call returns 0 without doing anything
 _REFUSED, _ALLOWED = -2, -1  # jumps to the last two instructions
 
 
-@lru_cache(2)
-def seccomp_filter(machine: str = platform.machine(), *, receives: bool = False) -> bytes | None:
-    """Returns the filter for `bwrap --seccomp`: of rsync, or of a program that `receives`. None if the system calls of the machine
+@lru_cache(3)
+def seccomp_filter(machine: str = platform.machine(), *, receives: bool = False, applies: bool = False) -> bytes | None:
+    """Returns the filter for `bwrap --seccomp`; the programs are those of `filter_file`. None if the system calls of the machine
     (its name by uname(2)) are unknown here.
     """
     architecture = _ARCHITECTURES.get(machine)
@@ -170,7 +176,7 @@ def seccomp_filter(machine: str = platform.machine(), *, receives: bool = False)
     own = _ONLY_X86 | (_RECEIVE_ONLY_X86 if receives else {})
     table, more = (0, list(own.values())) if machine == "x86_64" else (1, [])
     allowed = sorted([numbers[table] for numbers in shared.values()] + more)
-    ioctls = list(_RECEIVE_IOCTLS.values()) if receives else []
+    ioctls = list((_RECEIVE_IOCTLS if receives else _APPLY_IOCTLS if applies else {}).values())
     skipped = [_SUBVOL_SETFLAGS] if receives else []
     return program(architecture, _CLONE[table], _IOCTL[table], _FCNTL[table], allowed, ioctls, skipped)
 

@@ -35,6 +35,8 @@ SNAPSHOTS = ".btrkeep-source/*-????????T??????Z-??????.[0-9]*/"
 """The btrfs snapshots of btrkeep-source, which are in its folder at the top of a subvolume. A folder of that name that a user made
 is backed up like any other.
 """
+KEPT_SNAPSHOTS = ".btrkeep-source/*=????????T??????Z-??????/"
+"""Those that are kept for streams (`engine = "send"`), also after the engine was changed."""
 
 METADATA = ("--archive", "--hard-links", "--acls", "--xattrs", "--xattrs", "--numeric-ids")
 """All metadata of a file, in both directions. Without a second --xattrs rsync leaves out the attributes user.rsync.% of a file,
@@ -205,6 +207,7 @@ def filters(host: HostConfig, path: str) -> tuple[str, ...]:
         *(f"--filter=- {pattern}" for pattern in host.self_excluded),
         *(f"--filter=- {pattern}" for pattern in host.exclude),
         *((f"--filter=- {SNAPSHOTS}",) if host.snapshots != "off" else ()),
+        *((f"--filter=- {KEPT_SNAPSHOTS}",) if host.address else ()),
     )
 
 

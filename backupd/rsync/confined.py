@@ -162,6 +162,8 @@ class _NotNow(Exception):
 class ConfinedTransfer:
     """One confined rsync, from the preparation of its start to its end."""
 
+    is_confined = True
+
     def __init__(self, remote: RemoteEnd) -> None:
         self.remote = remote
         self._calls = filter_file()

@@ -6,10 +6,10 @@ from outside: rsync's output, the bytes that its processes read, and their CPU t
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.messages import Messages, Output
 from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
@@ -43,6 +43,24 @@ class RsyncEnd:
     """Why it was stopped; None: it ended without being stopped."""
 
 
+class TransferCell(Protocol):
+    """What belongs to a transfer beside its program: the remote shell, and the cell if it is confined."""
+
+    @property
+    def is_confined(self) -> bool:
+        """Returns True if the program is confined, so that its lock has to be read-only."""
+
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """Returns the descriptors that the program inherits."""
+
+    def started(self, group: Group) -> None:
+        """Records the process group of the program."""
+
+    def exit_code(self, code: int, lines: Iterable[str]) -> int:
+        """Returns the program's exit status, from the status of the cell and its last messages."""
+
+
 async def transfer(
     command: Sequence[str],
     lock: Lock,
@@ -50,11 +68,13 @@ async def transfer(
     stall: float,
     on_output: Callable[[Output], None] = lambda _: None,
     on_said: Callable[[bytes], bool] = lambda _: True,
-    cell: ConfinedTransfer | None = None,
+    cell: TransferCell | None = None,
+    take: Callable[[bytes], None] | None = None,
 ) -> RsyncEnd:
     """Runs rsync under the host's lock, which its processes inherit. Raises ProgramFailed if it cannot be started.
 
-    `on_said` gets all output, and returns whether to parse it. `cell`: the cell of `command`.
+    `on_said` gets all output, and returns whether to parse it. `cell`: what is started beside `command`, which it may confine.
+    `take` gets the standard output of a program that is not rsync.
 
     Raises OperatorError if one of its processes cannot be ended: that process keeps the lock, and may still write.
     """
@@ -64,7 +84,7 @@ async def transfer(
 
     def take_output(data: bytes) -> None:
         if heard(data):
-            output.feed(data)
+            (take or output.feed)(data)
             messages.answered = output.protocol is not None
             on_output(output)
 
@@ -76,12 +96,13 @@ async def transfer(
         watch.moved()
         return on_said(data)
 
-    if cell and not lock.sealed:
+    if cell and cell.is_confined and not lock.sealed:
         raise OperatorError("rsync could not be confined: it would inherit a writable lock", "run the backup of the host again")
     if cancellation:
         return RsyncEnd(20, output, messages, 0.0, cancellation.reason)
     keep_open = [lock.fd, *(cell.inherited if cell else ())]
-    group = Group.start(command, on_stdout=take_output, on_stderr=take_messages, keep_open=keep_open, wraps=cell is not None)
+    wraps = cell is not None and cell.is_confined
+    group = Group.start(command, on_stdout=take_output, on_stderr=take_messages, keep_open=keep_open, wraps=wraps)
     if cell:
         cell.started(group)
     cancellation.group = group

@@ -44,7 +44,8 @@ _MOST_PATHS, _MOST_FILESYSTEMS = 10_000, 4000
 _SESSION = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 _CHECK_SECONDS = 60.0
 _NOT_CONNECTED, _NOT_FOUND = 255, 127
-_INVALID = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+INVALID = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What parsing an invalid answer raises."""
 
 
 class NoSnapshots(OperatorError):
@@ -98,7 +99,7 @@ async def begin_session(
     host: HostConfig, ssh: SshSettings, control: Path | None, cancellation: RunCancellation, seconds: float
 ) -> SnapshotSession:
     """Makes snapshots and dumps on the host. Raises NoSnapshots, and NotConnected if ssh could not connect."""
-    answer = await _ask(host, ssh, control, ("begin", "--", *host.paths), cancellation, seconds)
+    answer = await ask_source(host, ssh, control, ("begin", "--", *host.paths), cancellation, seconds)
     return parse_session(answer, host.paths)
 
 
@@ -106,23 +107,35 @@ async def end_session(
     host: HostConfig, ssh: SshSettings, control: Path | None, session: str, cancellation: RunCancellation, seconds: float
 ) -> tuple[str, ...]:
     """Deletes the snapshots. Returns the mount points of those that had become full. Raises NoSnapshots and NotConnected."""
-    answer = await _ask(host, ssh, control, ("end", session), cancellation, seconds)
+    answer = await ask_source(host, ssh, control, ("end", session), cancellation, seconds)
     try:
-        return tuple(str(mount) for mount in _list_of({"full": [], **_parsed(answer)}, "full", _MOST_FILESYSTEMS))
-    except _INVALID:
-        raise _invalid("end") from None
+        return tuple(str(mount) for mount in list_of({"full": [], **parsed_answer(answer)}, "full", _MOST_FILESYSTEMS))
+    except INVALID:
+        raise invalid_answer("end") from None
 
 
 async def check_source(host: HostConfig, ssh: SshSettings, control: Path | None) -> dict[str, PathConsistency]:
     """Returns how each source path would be read in a session. Changes nothing on the host. Raises NoSnapshots and NotConnected."""
-    answer = await _ask(host, ssh, control, ("check", "--", *host.paths), RunCancellation(), _CHECK_SECONDS)
+    answer = await ask_source(host, ssh, control, ("check", "--", *host.paths), RunCancellation(), _CHECK_SECONDS)
     try:
-        return _consistencies(_parsed(answer), host.paths, {})
-    except _INVALID:
-        raise _invalid("check") from None
+        return _consistencies(parsed_answer(answer), host.paths, {})
+    except INVALID:
+        raise invalid_answer("check") from None
 
 
-async def _ask(
+async def check_streams(host: HostConfig, ssh: SshSettings, control: Path | None) -> dict[str, str]:
+    """Returns the source paths that the host cannot send as a stream, each with the reason. Changes nothing on the host. Raises
+    NoSnapshots and NotConnected.
+    """
+    answer = await ask_source(host, ssh, control, ("check", "--", *host.paths), RunCancellation(), _CHECK_SECONDS)
+    try:
+        reasons = {str(path): reason for path, reason in list_of(parsed_answer(answer), "streams", _MOST_PATHS)}
+        return {path: limited_text(reasons[path]) for path in host.paths if reasons[path] is not None}
+    except INVALID:
+        raise invalid_answer("check") from None
+
+
+async def ask_source(
     host: HostConfig,
     ssh: SshSettings,
     control: Path | None,
@@ -152,10 +165,7 @@ async def _ask(
     except TimeoutError:
         group.signal(signal.SIGKILL)
         await group.wait()
-        raise NoSnapshots(
-            f"{PROGRAM} did not answer within {seconds:.0f} seconds",
-            f"on the host: `ps -ef | grep {PROGRAM}`, and `dmesg` for a disk that hangs",
-        ) from None
+        raise late_answer(seconds) from None
     except asyncio.CancelledError:
         group.signal(signal.SIGKILL)
         raise
@@ -163,11 +173,22 @@ async def _ask(
         cancellation.group = None
     if len(output) > _LARGEST:
         raise NoSnapshots(f"the answer of {PROGRAM} is larger than {_LARGEST >> 20} MiB", _install())
-    if status == _NOT_CONNECTED:
-        raise NotConnected(bytes(errors), time.monotonic() - begun)
     if status:
-        raise NoSnapshots(*_refusal(status, errors.decode("utf-8", "replace")))
+        raise refused(status, bytes(errors), time.monotonic() - begun)
     return bytes(output)
+
+
+def late_answer(seconds: float) -> NoSnapshots:
+    """Returns the error of a request without an answer in that time."""
+    hint = f"on the host: `ps -ef | grep {PROGRAM}`, and `dmesg` for a disk that hangs"
+    return NoSnapshots(f"{PROGRAM} did not answer within {seconds:.0f} seconds", hint)
+
+
+def refused(status: int, errors: bytes, seconds: float) -> NoSnapshots | NotConnected:
+    """Returns the error of a request that ended with a status after `seconds`."""
+    if status == _NOT_CONNECTED:
+        return NotConnected(errors, seconds)
+    return NoSnapshots(*_refusal(status, errors.decode("utf-8", "replace")))
 
 
 def _refusal(status: int, errors: str) -> tuple[str, str]:
@@ -184,27 +205,27 @@ def _refusal(status: int, errors: str) -> tuple[str, str]:
 def parse_session(answer: bytes, paths: Sequence[str]) -> SnapshotSession:
     """Parses the answer to ``begin``. Raises NoSnapshots. A path that it does not have is LIVE."""
     try:
-        fields = _parsed(answer)
+        fields = parsed_answer(answer)
         name = fields["session"]
         if not _SESSION.fullmatch(name) or name.startswith("-"):
             raise ValueError("not the name of a session")
-        taken = dict(_filesystem(entry) for entry in _list_of(fields, "filesystems", _MOST_FILESYSTEMS))
-        dumps = tuple(parse_dump(entry) for entry in _list_of(fields, "dumps", MOST_DUMPS))
-        own = tuple(map(_folder, _list_of({"own": [], **fields}, "own", _MOST_FILESYSTEMS)))
+        taken = dict(_filesystem(entry) for entry in list_of(fields, "filesystems", _MOST_FILESYSTEMS))
+        dumps = tuple(parse_dump(entry) for entry in list_of(fields, "dumps", MOST_DUMPS))
+        own = tuple(map(_folder, list_of({"own": [], **fields}, "own", _MOST_FILESYSTEMS)))
         return SnapshotSession(name, _consistencies(fields, paths, taken), tuple(taken), dumps, own, _inner(fields))
-    except _INVALID:
-        raise _invalid("begin") from None
+    except INVALID:
+        raise invalid_answer("begin") from None
 
 
 def _install() -> str:
     return f"install {PROGRAM} on the host ({page('sources')})"
 
 
-def _invalid(request: str) -> NoSnapshots:
+def invalid_answer(request: str) -> NoSnapshots:
     return NoSnapshots(f"the answer of {PROGRAM} to `{request}` is invalid", f"update {PROGRAM} on the host ({page('sources')})")
 
 
-def _parsed(answer: bytes) -> dict[str, Any]:
+def parsed_answer(answer: bytes) -> dict[str, Any]:
     """Returns the JSON object in the last line: a login shell may print lines before it. Raises ValueError, KeyError, TypeError."""
     lines = answer.decode("utf-8").splitlines()
     fields = json.loads(lines[-1] if lines else "")
@@ -213,7 +234,7 @@ def _parsed(answer: bytes) -> dict[str, Any]:
     return fields
 
 
-def _list_of(fields: Mapping[str, Any], name: str, most: int) -> list[Any]:
+def list_of(fields: Mapping[str, Any], name: str, most: int) -> list[Any]:
     entries = fields[name]
     if not isinstance(entries, list) or len(entries) > most:
         raise ValueError("not a list, or too long")
@@ -231,7 +252,7 @@ def _inner(fields: Mapping[str, Any]) -> dict[str, int | None] | None:
     """Parses the mounts and subvolumes below the paths. Raises ValueError."""
     if fields.get("inner") is None:
         return None
-    return dict(_inner_filesystem(entry) for entry in _list_of(fields, "inner", _MOST_FILESYSTEMS))
+    return dict(_inner_filesystem(entry) for entry in list_of(fields, "inner", _MOST_FILESYSTEMS))
 
 
 def _inner_filesystem(entry: Mapping[str, Any]) -> tuple[str, int | None]:
@@ -251,7 +272,7 @@ def _folder(folder: Any) -> str:
 
 
 def _consistencies(fields: Mapping[str, Any], paths: Sequence[str], taken: Mapping[str, datetime]) -> dict[str, PathConsistency]:
-    entries = {entry["path"]: entry for entry in _list_of(fields, "paths", _MOST_PATHS)}
+    entries = {entry["path"]: entry for entry in list_of(fields, "paths", _MOST_PATHS)}
     return {path: _consistency(path, entries.get(path), taken) for path in paths}
 
 

@@ -211,14 +211,15 @@ def _sync_or_discard(prepared: WorkSubvolume, disk: Syncfs) -> None:
         raise
 
 
+LOST = "a write to the disk failed ({}): check the kernel's messages (dmesg) and `btrfs device stats`"
+
+
 def sync(disk: Syncfs) -> None:
     """Waits until everything that this run wrote is on the disk. Raises DataLost."""
     try:
         disk.sync()
     except OSError as error:
-        raise DataLost(
-            f"a write to the disk failed ({error.strerror}): check the kernel's messages (dmesg) and `btrfs device stats`"
-        ) from error
+        raise DataLost(LOST.format(error.strerror)) from error
 
 
 def _free_name(pool: Pool, record: Record) -> str:

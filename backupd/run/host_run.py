@@ -19,7 +19,6 @@ from backupd.proof.damaged_files import recorded_damage
 from backupd.repo.backup_json import PathOutcome, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import HostIsReplica, discard, require_not_replica
-from backupd.repo.holes import WORTH_COUNTING, WORTH_PUNCHING, data_written, punch_written
 from backupd.repo.pool_files import names_of
 from backupd.repo.seals import sealed_row
 from backupd.repo.verification_files import forgotten_damages
@@ -36,6 +35,7 @@ from backupd.run.interrupted import take_host_lock
 from backupd.run.other_file_systems import STOPPED, not_looked, with_left_out
 from backupd.run.run_context import HostResult, RunContext, RunningTransfer
 from backupd.run.source_paths import HostTransfer, Pause
+from backupd.run.stream_paths import StreamTransfer, StreamWay, Transfer, new_transfer
 from backupd.run.verdict import RunVerdict, decide_run
 from backupd.run.work_subvolume import is_damaged
 from btrkeep import __version__
@@ -55,14 +55,12 @@ from btrkeep.pool.subvolume import describe
 from btrkeep.pool.syncfs import Syncfs, syncing
 from btrkeep.process.proc import start_time
 from btrkeep.process.progress import Cancelled
-from btrkeep.units import format_size, format_time
+from btrkeep.units import format_time
 
 log = logging.getLogger(__name__)
 
 _LATE = Cause(CauseCode.DEADLINE)
-_MANY_ZEROS = 1 << 30  # bytes: about ten seconds of transfer, worth a message
 _SUMS_SHARE = 0.02  # of the run's time
-_POOL_ERRORS = {errno.EIO, errno.EUCLEAN, errno.EROFS, errno.ENOSPC}
 
 
 class HostRun:
@@ -78,7 +76,7 @@ class HostRun:
         self.begin()
         self.seconds: dict[str, float] = {}
         self.run_id = 0
-        self.transfer: HostTransfer | None = None
+        self.transfer: Transfer | None = None
         self.standing: list[ConditionKey] = []
         self.row: Backup | None = None  # the catalogue's row of `.working` during this run
         self.ended = False
@@ -200,20 +198,25 @@ class HostRun:
         self._finish_run("partial", error, cause)
         return HostResult(self.host.name, "partial", error)
 
-    async def _fetch_and_finish(self, lock: Lock, running: RunningTransfer, disk: Syncfs, *, checked: bool = False) -> HostResult:
+    async def _fetch_and_finish(
+        self, lock: Lock, running: RunningTransfer, disk: Syncfs, *, checked: bool = False, way: StreamWay | None = None
+    ) -> HostResult:
         """Takes the steps from the work subvolume to the final name, or to a `.working` that the next run continues.
 
         `checked`: as in WorkRequest; True for a second attempt, after the first one met damaged metadata of the base.
+        `way`: how streams are requested in a second attempt of `engine = "send"`.
         """
         prepared, first = await self._prepare(running, disk, checked)
-        again = False
-        transfer = self.transfer = HostTransfer(self.context, self.host, prepared, lock, self.cancellation, running, self.pause)
+        again, another = False, None
+        words = (self.context, self.host, prepared, lock, self.cancellation, running, self.pause)
+        transfer = self.transfer = new_transfer(*words, way)
         try:
             verdict = await self._fetch(prepared, transfer)
             record = self._record(first, transfer, verdict)
-            if verdict.state is not None:
+            another = transfer.again if isinstance(transfer, StreamTransfer) and not self.cancellation.reason else None
+            if verdict.state is not None and not another:
                 return await self._finalise(prepared, record, transfer, disk)
-            again = not checked and await self._grew_from_damage(prepared, transfer)
+            again = not another and not checked and await self._grew_from_damage(prepared, transfer)
         except finalisation.DataLost:
             raise
         except Exception as error:
@@ -224,17 +227,22 @@ class HostRun:
             if not again:
                 raise
             log.warning("%s: the base of the new backup cannot be read (%s); searching for another base", self.host.name, error)
+        if another:  # the next stream needs a `.working` without a part of this one
+            await asyncio.to_thread(discard, prepared.path, prepared.uuid)
+            return await self._fetch_and_finish(lock, running, disk, checked=checked, way=another)
         if again:
-            return await self._fetch_and_finish(lock, running, disk, checked=True)
+            return await self._fetch_and_finish(lock, running, disk, checked=True, way=way)
         return await self._leave_unfinished(prepared, record, verdict, transfer, disk)
 
-    async def _fetch(self, prepared: WorkSubvolume, transfer: HostTransfer) -> RunVerdict:
+    async def _fetch(self, prepared: WorkSubvolume, transfer: Transfer) -> RunVerdict:
         """Does all that needs the host, and ends the connection to it."""
         try:
             await transfer.run()
             self.seconds |= transfer.seconds
             verdict = decide_run(list(transfer.results.values()))
-            if verdict.state is not None and self.host.one_file_system:
+            if isinstance(transfer, StreamTransfer) and transfer.again:
+                return verdict
+            if verdict.state is not None and self.host.one_file_system and isinstance(transfer, HostTransfer):
                 await self._note_left_out(prepared, transfer)
         finally:
             await transfer.connection.close()
@@ -270,7 +278,7 @@ class HostRun:
         transfer.results = {result.path: result for result in results}
         self.seconds["mounts"] = round(time.monotonic() - begun, 3)
 
-    async def _grew_from_damage(self, prepared: WorkSubvolume, transfer: HostTransfer) -> bool:
+    async def _grew_from_damage(self, prepared: WorkSubvolume, transfer: Transfer) -> bool:
         """Returns True if the disk cannot read some metadata of `.working` that rsync needed: from its base, or from an earlier
         run.
         """
@@ -308,28 +316,13 @@ class HostRun:
         context.catalogue.put_backup(self.row)
         return prepared, first
 
-    async def _finalise(self, prepared: WorkSubvolume, record: Record, transfer: HostTransfer, disk: Syncfs) -> HostResult:
+    async def _finalise(self, prepared: WorkSubvolume, record: Record, transfer: Transfer, disk: Syncfs) -> HostResult:
         """Makes holes, then the final backup, then its row."""
         context = self.context
-        # The host reports the sum. A false one only costs a commit, or space for that host's own zeros.
-        literal = record.total("literal") or 0
-        written = not prepared.fresh or literal >= WORTH_PUNCHING
-        with_holes = transfer.sparse and literal >= WORTH_COUNTING
-        try:
-            if written and not transfer.sparse:
-                begun = time.monotonic()
-                await asyncio.to_thread(transfer.zeros.finish)
-                punched = await asyncio.to_thread(punch_written, prepared.path, self.cancellation)
-                with_holes = transfer.has_holes or punched.bytes > 0
-                self.seconds["holes"] = round(time.monotonic() - begun, 3)
-            if with_holes and (data := await asyncio.to_thread(data_written, prepared.path)) < literal:
-                record = replace(record, written=data, warnings=(*record.warnings, *_zeros_words(literal - data)))
-        except OSError as error:
-            if error.errno in _POOL_ERRORS:  # raised by the commit, or by reading the subvolume itself
-                raise
-            log.warning("%s: %s", prepared.path, error)
-            warning = f"could not make or count the holes of sparse files: {error.strerror or error}"
-            record = replace(record, warnings=(*record.warnings, warning))
+        if isinstance(transfer, HostTransfer):  # a stream brings holes as they are
+            record = await transfer.with_holes(record)
+            self.seconds |= transfer.seconds
+        share_with = transfer.share_with if isinstance(transfer, StreamTransfer) else self.host.share_with
         _, final = await asyncio.to_thread(
             finalisation.finalise,
             context.pool,
@@ -337,8 +330,9 @@ class HostRun:
             record,
             disk,
             SumLimits(self.context.config.verify.new_files, _SUMS_SHARE * (elapsed() - self.begun)),
-            ShareWith(self.host.share_with, self.cancellation) if self.host.share_with else None,
-            judge=self._emptied_judge(prepared),
+            ShareWith(share_with, self.cancellation) if share_with else None,
+            split=isinstance(transfer, HostTransfer),
+            judge=self._judge(prepared, transfer),
         )
         final = replace(final, duration=round(elapsed() - self.begun, 3))  # the file was written before the duration was known
         row = sealed_row(context.pool.host(self.host.name), backup_row(context.pool, final, final.state, prepared.id))
@@ -351,6 +345,21 @@ class HostRun:
         context.catalogue.finish_backup(row, self.run_id, **fields)
         self.ended = True
         return self._result(final.state, final)
+
+    def _judge(self, prepared: WorkSubvolume, transfer: Transfer) -> Callable[[Record], Record] | None:
+        """Returns the checks of a backup that is on the disk. They raise DataLost."""
+        emptied = self._emptied_judge(prepared)
+        if isinstance(transfer, HostTransfer):
+            return emptied
+
+        def judge(record: Record) -> Record:
+            if transfer.has_lost_data():
+                with suppress(OSError):  # no run continues it
+                    discard(prepared.path, prepared.uuid)
+                raise finalisation.DataLost(finalisation.LOST.format(os.strerror(errno.EIO)))
+            return emptied(record) if emptied else record
+
+        return judge
 
     def _emptied_judge(self, prepared: WorkSubvolume) -> Callable[[Record], Record] | None:
         """Returns the check for filesystems that were not mounted; None for a backup without a base.
@@ -367,7 +376,7 @@ class HostRun:
 
         return judge
 
-    def _record(self, first: Record, transfer: HostTransfer, verdict: RunVerdict) -> Record:
+    def _record(self, first: Record, transfer: Transfer, verdict: RunVerdict) -> Record:
         results, base = tuple(transfer.results.values()), transfer.prepared.base
         spent, conditions = elapsed() - self.begun, [*transfer.conditions, *transfer.snapshots.conditions, *self.standing]
         return replace(
@@ -395,7 +404,7 @@ class HostRun:
         )
 
     async def _leave_unfinished(
-        self, prepared: WorkSubvolume, record: Record, verdict: RunVerdict, transfer: HostTransfer, disk: Syncfs
+        self, prepared: WorkSubvolume, record: Record, verdict: RunVerdict, transfer: Transfer, disk: Syncfs
     ) -> HostResult:
         """Keeps what arrived for the next run; deletes a `.working` in which nothing arrived."""
         nothing, lost = prepared.fresh and not transfer.anything_arrived, False
@@ -466,15 +475,6 @@ class HostRun:
         }
         values |= {"outcome": outcome, "seconds": elapsed() - self.begun}
         return HostResult(**values)
-
-
-def _zeros_words(zeros: int) -> list[str]:
-    """Returns a warning if many zeros were transferred: rsync sends the holes of a new sparse file as zeros
-    (docs/decisions/0064).
-    """
-    if zeros < _MANY_ZEROS:
-        return []
-    return [f"{format_size(zeros)} of zeros were transferred: use `exclude` for unneeded sparse files, such as /var/log/lastlog"]
 
 
 def _unread_words(record: Record) -> list[str]:

@@ -112,6 +112,7 @@ def settings_of(host: HostConfig) -> dict[str, Any]:
         "exclude": [*host.self_excluded, *host.exclude],
         "inplace": host.inplace,
         "one_file_system": host.one_file_system,
+        **({"engine": host.engine} if host.engine != "rsync" else {}),
     }
 
 
@@ -199,6 +200,7 @@ def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBack
     base_uuid = base.record.uuid if base else None
     fits = (
         record is not None
+        and host.engine != "send"  # a part of a stream cannot be continued
         and (record.uuid, record.base_uuid) == (subvolume.uuid, base_uuid)
         and is_named(record.host, host.name, path.parent)
         and record.settings == settings_of(host)

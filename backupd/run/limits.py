@@ -223,7 +223,9 @@ class HostQuota:
 
     def exceeded(self, messages: Messages) -> Cause | None:
         """Returns the cause if rsync ended because the quota is used up."""
-        if self._most is None or not messages.count(MessageClass.OVER_QUOTA):
-            return None
+        return self.used_up() if self._most is not None and messages.count(MessageClass.OVER_QUOTA) else None
+
+    def used_up(self) -> Cause:
+        """Returns the cause that the quota is used up."""
         referenced = qgroups.referenced(self._pool, self._group) or 0
-        return Cause(CauseCode.QUOTA, facts={"found": referenced, "limit": self._most})
+        return Cause(CauseCode.QUOTA, facts={"found": referenced, "limit": self._most or 0})

@@ -1,6 +1,7 @@
 """All source paths of one host, through rsync: passes, attempts, and for which paths another attempt is useful."""
 
 import asyncio
+import errno
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -10,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.backup_json import DATA, PathOutcome, PathResult
+from backupd.repo.backup_json import DATA, PathOutcome, PathResult, Record
 from backupd.repo.hardlinks import split_hard_links
+from backupd.repo.holes import WORTH_COUNTING, WORTH_PUNCHING, data_written, punch_written
 from backupd.rsync.command import Pass, passes, rsync_command, shell_command
 from backupd.rsync.confined import ConfinedTransfer, RemoteEnd, expected_words
 from backupd.rsync.messages import Messages, Output
@@ -45,7 +47,7 @@ from btrkeep.pool.locks import Lock
 from btrkeep.pool.subvolume import commit, inodes_made
 from btrkeep.process.proc import physical_memory
 from btrkeep.process.progress import Cancellation
-from btrkeep.units import bounded
+from btrkeep.units import bounded, format_size
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,8 @@ Pause = Callable[[float, bool], Awaitable[object]]
 """Waits that many seconds before the next attempt, or until the run is stopped. True: the host was silent, or not reached."""
 _FLOWS = ("created", "deleted", "transferred", "transferred_bytes", "literal", "matched", "sent", "received")
 _LONGEST_PAUSE = 300.0
+_MANY_ZEROS = 1 << 30  # bytes: about ten seconds of transfer, worth a message
+_POOL_ERRORS = {errno.EIO, errno.EUCLEAN, errno.EROFS, errno.ENOSPC}
 OUTPUT_LIMIT = 64 << 20
 """Maximum bytes that a host may make rsync print in a run, in addition to those for each file."""
 _FOR_EACH_FILE = 256
@@ -104,6 +108,29 @@ class HostTransfer:
         finally:
             await self.snapshots.end()
         self.results = {result.path: result for result in self.snapshots.judged([self.results[path] for path in self.host.paths])}
+
+    async def with_holes(self, record: Record) -> Record:
+        """Makes holes of zeros, and returns the record with their number. Raises OSError."""
+        # The host reports the sum. A false one only costs a commit, or space for that host's own zeros.
+        path, literal = self.prepared.path, record.total("literal") or 0
+        written = not self.prepared.fresh or literal >= WORTH_PUNCHING
+        with_holes = self.sparse and literal >= WORTH_COUNTING
+        try:
+            if written and not self.sparse:
+                begun = time.monotonic()
+                await asyncio.to_thread(self.zeros.finish)
+                punched = await asyncio.to_thread(punch_written, path, self.cancellation)
+                with_holes = self.has_holes or punched.bytes > 0
+                self.seconds["holes"] = round(time.monotonic() - begun, 3)
+            if with_holes and (data := await asyncio.to_thread(data_written, path)) < literal:
+                record = replace(record, written=data, warnings=(*record.warnings, *_zeros_words(literal - data)))
+        except OSError as error:
+            if error.errno in _POOL_ERRORS:  # raised by the commit, or by reading the subvolume itself
+                raise
+            log.warning("%s: %s", path, error)
+            warning = f"could not make or count the holes of sparse files: {error.strerror or error}"
+            record = replace(record, warnings=(*record.warnings, warning))
+        return record
 
     async def _run_attempts(self) -> None:
         pending: Sequence[str] = self.host.paths
@@ -365,3 +392,12 @@ def _add(numbers: dict[str, int], output: Output) -> None:
     counts = output.numbers or {"literal": output.progress.bytes, "received": output.progress.bytes}
     for key, count in counts.items():
         numbers[key] = bounded(numbers.get(key, 0) + count) if key in _FLOWS else count
+
+
+def _zeros_words(zeros: int) -> list[str]:
+    """Returns a warning if many zeros were transferred: rsync sends the holes of a new sparse file as zeros
+    (docs/decisions/0064).
+    """
+    if zeros < _MANY_ZEROS:
+        return []
+    return [f"{format_size(zeros)} of zeros were transferred: use `exclude` for unneeded sparse files, such as /var/log/lastlog"]

@@ -152,7 +152,7 @@ def _make_ready(wanted: WorkRequest, prepared: WorkSubvolume, base: FinalBackup 
     dropped = drop_damaged(path, base.path, damaged_paths(base, wanted.damages)) if base else 0
     if not prepared.fresh or dropped:
         sync(wanted.disk)  # the deletion of the mark is on disk before rsync writes; and a tree search sees only committed inodes
-    if base or not prepared.fresh:
+    if (base or not prepared.fresh) and host.engine != "send":  # a stream expects the hard links of its parent
         split_hard_links(path, since=linked_since(base), cancelled=wanted.cancelled)
     return dropped
 

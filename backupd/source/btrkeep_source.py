@@ -11,12 +11,17 @@ A server asks with SSH_ORIGINAL_COMMAND:
     which the snapshots are in the places of the filesystems. Without a session, `rsync --server --sender ...` reads the live files.
 `btrkeep-source end SESSION` removes the snapshots; so do the next `begin` of this server, and a timer.
 `btrkeep-source check [--] [PATH...]` reports what `begin` would do.
+`btrkeep-source send-begin --for KEEPER [--have ID]... [--send [--plain]] -- PATH...` runs the dumps, then takes a read-only
+    snapshot of each subvolume for a stream, which stays for the next one. Of those of this KEEPER (whose backups; 8 hexadecimal
+    digits), only the first one of the --have is kept beside it: the parent. --send: the only path's stream follows.
+`btrkeep-source send [--plain] [--parent ID] ID PATH` writes the stream of such a snapshot (`btrfs send`). --plain: uncompressed.
 
 The environment and all words of a request are hostile. No shell sees them, except the dumps' own commands, which the administrator
 writes.
 """
 
 import argparse
+import array
 import calendar
 import configparser
 import contextlib
@@ -27,7 +32,6 @@ import fnmatch
 import json
 import os
 import re
-import secrets
 import shlex
 import shutil
 import signal
@@ -57,6 +61,7 @@ LONGEST = 120  # seconds for a command of LVM or ZFS, and to wait for a lock
 # linux/btrfs.h
 SUBVOL_GETFLAGS, SNAP_CREATE_V2, SNAP_DESTROY = 0x80089419, 0x50009417, 0x5000940F
 GET_SUBVOL_ROOTREF, INO_LOOKUP, INO_LOOKUP_USER, TREE_SEARCH = 0xD000943D, 0xD0009412, 0xD000943E, 0xD0009411
+GET_SUBVOL_INFO, SEND = 0x81F8943C, 0x40489426
 SUBVOL_RDONLY, SUBVOLUME_TOP, ROOT_TREE, INODE_ITEM, ROOT_REF, FILEID_BTRFS = 2, 256, 1, 1, 156, 0x4D
 # sys/mount.h, sched.h, sys/prctl.h, linux/capability.h
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_RELATIME = 1, 32, 4096, 16384, 1 << 18, 1 << 21
@@ -499,7 +504,7 @@ def own_snapshots(top: int) -> Dict[str, Tuple[int, int]]:
     for _, content in tree_items(top, ROOT_TREE, tree, ROOT_REF):
         folder, _, length = struct.unpack_from("=QQH", content)
         name = os.fsdecode(content[18 : 18 + length])
-        if SESSION.fullmatch(name.rpartition(".")[0]):
+        if SESSION.fullmatch(name.rpartition(".")[0]) or KEPT.fullmatch(name):
             if folder not in is_own:
                 inodes = [struct.unpack_from("=III", inode, 44) for _, inode in tree_items(top, tree, folder, INODE_ITEM)]
                 is_own[folder] = any(owner == os.geteuid() and not mode & 0o077 for owner, _, mode in inodes)
@@ -1454,6 +1459,253 @@ def _place(full: str, root: str, path: str, folders: List[Tuple[str, os.stat_res
     bind(full + path, root, path, recursive=True, read_only=read_only)
 
 
+# --- streams --------------------------------------------------------------------------------------------------------------------
+# A server with `engine = "send"` gets what changed in a subvolume since a snapshot that it also has. These snapshots are in the
+# hidden folder at the top of their subvolume, as SERVER=KEEPER=TIME-HEX. They stay there for the next stream: at most two of each
+# keeper. A keeper is one host entry of one pool, so that two of them with the same --server do not remove each other's.
+KEPT = re.compile(r"(?P<server>[A-Za-z0-9][A-Za-z0-9._-]{0,49})=(?P<keeper>[0-9a-f]{8})=(?P<time>\d{8}T\d{6}Z)-[0-9a-f]{6}")
+KEEPER = re.compile(r"[0-9a-f]{8}")
+MOST_KEEPERS = 4  # of one server, for one subvolume
+IDENTITY = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d{1,20}:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+OLDEST_KEPT = 30 * 86400  # seconds: of a path that is no longer backed up
+MOST_NAMED = 100  # nested subvolumes in an answer
+SEND_VERSION, SEND_COMPRESSED = 8, 16  # linux/btrfs.h
+SEND_ARGUMENTS = struct.Struct("=qQQQQI28x")  # descriptor, number of clone sources, their address, parent's tree, flags, version
+F_SETPIPE_SZ = 1031  # linux/fcntl.h
+
+
+class SubvolumeInfo(NamedTuple):
+    """What the kernel reports of a subvolume."""
+
+    tree: int
+    uuid: str
+    parent: str
+    """The UUID of the subvolume of which it is a snapshot."""
+    identity: str
+    """UUID:CTRANSID:OWN. The first two are in a stream of it: the UUID is that of the original if the subvolume was received. They
+    may come again with other data if the host is restored from an image, its own UUID does not."""
+
+
+def subvolume_info(fd: int) -> SubvolumeInfo:
+    answer = bytearray(504)
+    fcntl.ioctl(fd, GET_SUBVOL_INFO, answer)
+    (tree,) = struct.unpack_from("=Q", answer)
+    own, parent, received, ctransid = struct.unpack_from("=16s16s16sQ", answer, 296)
+    identity = "{}:{}:{}".format(uuid_text(received if any(received) else own), ctransid, uuid_text(own))
+    return SubvolumeInfo(tree, uuid_text(own), uuid_text(parent), identity)
+
+
+def uuid_text(number: bytes) -> str:
+    """Returns a UUID as text. The library's module for it loads 20 others."""
+    digits = number.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def stream_version() -> int:
+    """Returns the newest version of the stream that this kernel sends and servers know; before Linux 6.0 there was only one."""
+    try:
+        with open("/sys/fs/btrfs/features/send_stream_version") as file:
+            return min(2, int(file.read()))
+    except (OSError, ValueError):
+        return 1
+
+
+def is_whole_subvolume(fd: int) -> bool:
+    """Whether a folder is the top of a subvolume of btrfs that can have snapshots in it."""
+    if os.fstat(fd).st_ino != SUBVOLUME_TOP:
+        return False
+    try:
+        return not is_read_only_subvolume(fd)
+    except OSError:
+        return False
+
+
+def kept_snapshots(top: int, server: str) -> Dict[str, SubvolumeInfo]:
+    """Returns the snapshots of a subvolume that are kept for a server, by name, the newest first."""
+    try:
+        folder = hidden_folder(top)
+    except FileNotFoundError:
+        return {}
+    kept, of = {}, subvolume_info(top).uuid
+    try:
+        for name in sorted(os.listdir(folder), reverse=True):
+            match = KEPT.fullmatch(name)
+            if not match or match.group("server") != server:
+                continue
+            with contextlib.suppress(OSError), open_kept(folder, name) as fd:  # an administrator may have put other files there
+                info = subvolume_info(fd)
+                if os.fstat(fd).st_ino == SUBVOLUME_TOP and info.parent == of and is_read_only_subvolume(fd):
+                    kept[name] = info
+    finally:
+        os.close(folder)
+    return kept
+
+
+@contextlib.contextmanager
+def open_kept(folder: int, name: str) -> Iterator[int]:
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def keeper_of(name: str) -> str:
+    return name.split("=")[1]
+
+
+def keep_snapshot(path: str, server: str, keeper: str, have: Sequence[str]) -> Dict[str, Any]:
+    """Takes the snapshot of a subvolume for a stream, and removes those of this keeper that are no parent; returns the answer about
+    the path.
+
+    `have`: the identities that the server has, the best first.
+    """
+    with opened(path) as top:
+        nested = [name for name in nested_subvolumes(top) if not set(NEVER) & set(name.split("/"))]
+        kept = kept_snapshots(top, server)
+        names = {info.identity: name for name, info in kept.items()}
+        parent = next((each for each in have if each in names), None)
+        if len({keeper, *map(keeper_of, kept)}) > MOST_KEEPERS:
+            raise RefusedRequest(
+                f"{one_line(path)} already has snapshots for {MOST_KEEPERS} other backups of {server}; delete those in "
+                f"{one_line(os.path.join(path, HIDDEN))} that no server needs: btrfs subvolume delete"
+            )
+        others = [name for name in kept if keeper_of(name) == keeper and (parent is None or name != names[parent])]
+        for name in others:
+            with contextlib.suppress(OSError):  # a stream of it is still being read
+                remove_btrfs({"folder": path, "name": name})
+        if len(set(kept_snapshots(top, server)) & set(others)) > 0:
+            raise RefusedRequest(f"another stream of {path} is still being sent to {server}; wait for its end")
+        taken = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        name = "{}={}={}-{}".format(server, keeper, taken, os.urandom(3).hex())
+        take_btrfs({"folder": path, "of": path, "name": name})
+        info = kept_snapshots(top, server)[name]
+    answer = {"path": as_text(path), "id": info.identity, "parent": parent, "taken": moment()}
+    left_out = [as_text(name) for name in sorted(nested)[:MOST_NAMED]]
+    return dict(answer, left_out=left_out, left_out_count=len(nested), above=folders_above(path))
+
+
+def folders_above(path: str) -> List[List[Any]]:
+    """Returns the folders above a path, outer ones first, without the root: path, mode, user, group, time in nanoseconds."""
+    folders = []
+    for folder in reversed(list(with_folders_above(os.path.dirname(path)))[:-1]):
+        status = os.lstat(folder)
+        folders.append([as_text(folder), stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_mtime_ns])
+    return folders
+
+
+def remove_old_kept(mounts: Iterable[MountEntry], server: Optional[str], keeper: str = "", paths: Sequence[str] = ()) -> None:
+    """Removes kept snapshots, of that server or of all, of paths that were not backed up for long; except those of a keeper in
+    these paths."""
+    for mount in mounts:
+        if mount.kind != "btrfs" or mount.read_only:
+            continue
+        folders = [mount.point]
+        with contextlib.suppress(OSError), opened(mount.point) as top:  # a subvolume need not be mounted itself
+            nested = [name for name in nested_subvolumes(top) if not set(NEVER) & set(name.split("/"))]
+            folders += [os.path.join(mount.point, name) for name in nested]
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                _remove_old_kept_of(folder, server, keeper if folder in paths else "")
+
+
+def _remove_old_kept_of(folder: str, server: Optional[str], keeper: str) -> None:
+    for name in snapshots_in(folder):
+        match = KEPT.fullmatch(name)
+        if not match or server not in (None, match.group("server")) or keeper == match.group("keeper"):
+            continue
+        if time.time() - _time_in(match.group("time")) > OLDEST_KEPT:
+            remove_btrfs({"folder": folder, "name": name})
+
+
+def _time_in(text: str) -> float:
+    try:
+        return calendar.timegm(time.strptime(text, "%Y%m%dT%H%M%SZ"))
+    except ValueError:  # such as 20261399T250000Z, which this program never writes
+        return float("inf")
+
+
+def write_stream(path: str, server: str, identity: str, parent: Optional[str], plain: bool) -> None:
+    """Writes the stream of a kept snapshot to standard output. The kernel writes command by command, so a pipe gathers them."""
+    with opened(path) as top:
+        kept = {info.identity: (name, info) for name, info in kept_snapshots(top, server).items()}
+        for each in filter(None, (identity, parent)):
+            if each not in kept:
+                raise RefusedRequest(f"the snapshot {each} of {path} is gone; begin again")
+        folder = hidden_folder(top)
+        with open_kept(folder, kept[identity][0]) as source:
+            os.close(folder)
+            version = 1 if plain else stream_version()
+            trees = array.array("Q", [kept[parent][1].tree] if parent else [])
+            reading, writing = os.pipe()
+            with contextlib.suppress(OSError):  # a limit of the user
+                fcntl.fcntl(writing, F_SETPIPE_SZ, 1 << 20)
+            child = os.fork()
+            if not child:
+                os.close(reading)  # otherwise the kernel would not notice the end of the reader
+                os._exit(_send(source, writing, trees, version))
+            os.close(writing)
+    try:
+        _pass_on(reading)
+    finally:
+        os.close(reading)  # the kernel ends with EPIPE
+        _, status = os.waitpid(child, 0)
+    if status:
+        error = os.strerror(status >> 8) if status >> 8 else "signal %d" % (status & 127)
+        raise RefusedRequest(f"{path} cannot be sent ({error}); see the kernel's messages (dmesg)")
+
+
+def _send(source: int, out: int, trees: "array.array[int]", version: int) -> int:
+    """Lets the kernel write a stream; returns 0 or the number of the error."""
+    flags = SEND_VERSION | SEND_COMPRESSED if version > 1 else 0
+    tree = trees[0] if trees else 0
+    try:
+        fcntl.ioctl(source, SEND, SEND_ARGUMENTS.pack(out, len(trees), trees.buffer_info()[0], tree, flags, version))
+        return 0
+    except OSError as error:
+        return min(error.errno or 255, 255)
+
+
+def _pass_on(reading: int) -> None:
+    while True:
+        data = os.read(reading, 1 << 20)
+        if not data:
+            return
+        is_short = len(data) < 1 << 16
+        while data:
+            data = data[os.write(1, data) :]
+        if is_short:
+            time.sleep(0.001)  # more commands come together then
+
+
+class StreamWords(NamedTuple):
+    """The words of a request for streams."""
+
+    identities: List[str]
+    """After --have or --parent."""
+    keeper: str
+    options: Set[str]
+    """Those without a value."""
+    rest: List[str]
+
+
+def stream_words(words: Sequence[str]) -> StreamWords:
+    identities, keeper, options, rest = [], "", set(), list(words)
+    while rest and rest[0].startswith("--"):
+        option = rest.pop(0)
+        if option == "--":
+            break
+        if option in ("--plain", "--send"):
+            options.add(option)
+        elif option in ("--have", "--parent") and rest and IDENTITY.fullmatch(rest[0]):
+            identities.append(rest.pop(0))
+        elif option == "--for" and rest and KEEPER.fullmatch(rest[0]):
+            keeper = rest.pop(0)
+        else:
+            raise RefusedRequest(f"{one_line(option)} is not an option of this request")
+    return StreamWords(identities, keeper, options, rest)
+
+
 # --- requests -------------------------------------------------------------------------------------------------------------------
 class Host:
     """What a request works with: the server that asks, and this host's configuration and sessions."""
@@ -1479,7 +1731,7 @@ class Host:
         paths = self.paths(words)
         if not paths:
             raise RefusedRequest("begin needs the paths of the backup")
-        session = "{}-{}-{}".format(self.server, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), secrets.token_hex(3))
+        session = "{}-{}-{}".format(self.server, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), os.urandom(3).hex())
         dumps = self._dumps(paths)
         missing = can_mount()
         if os.geteuid():
@@ -1546,6 +1798,55 @@ class Host:
                 answers.append(dict(answer, error=error, required=dump.required))
         return answers
 
+    def send_begin(self, words: Sequence[str]) -> Dict[str, Any]:
+        """Takes the snapshots for streams."""
+        asked = stream_words(words)
+        paths = self.paths(asked.rest)
+        if not paths or not asked.keeper:
+            raise RefusedRequest("send-begin needs --for and the paths of the backup")
+        if "--send" in asked.options and len(paths) > 1:
+            raise RefusedRequest("send-begin --send needs a single path")
+        self._require_streams(paths)
+        dumps = self._dumps(paths)
+        self.sessions.prepare()
+        with self.sessions.locked():
+            remove_old_kept(read_mounts(), self.server, asked.keeper, paths)
+            answers = [keep_snapshot(path, self.server, asked.keeper, asked.identities) for path in paths]
+        answer = {"format": FORMAT, "stream": stream_version(), "paths": answers, "dumps": dumps}
+        if "--send" in asked.options:
+            print(json.dumps(answer), flush=True)
+            write_stream(paths[0], self.server, answers[0]["id"], answers[0]["parent"], "--plain" in asked.options)
+            sys.exit(0)
+        return answer
+
+    def send(self, words: Sequence[str]) -> None:
+        """Writes a stream, and ends this program."""
+        parents, _, options, rest = stream_words(words)
+        if len(rest) != 2 or not IDENTITY.fullmatch(rest[0]) or len(parents) > 1:
+            raise RefusedRequest("send needs the identity of a snapshot and its path")
+        (path,) = self.paths(rest[1:])
+        self._require_streams([path])
+        write_stream(path, self.server, rest[0], parents[0] if parents else None, "--plain" in options)
+        sys.exit(0)
+
+    def _require_streams(self, paths: Sequence[str]) -> None:
+        reason = next(filter(None, map(self._why_not_sent, paths)), None)
+        if reason:
+            raise RefusedRequest(reason)
+
+    def _why_not_sent(self, path: str) -> Optional[str]:
+        """Returns why a path cannot be sent as a stream; None: it can."""
+        if os.geteuid():
+            return "only root can send a subvolume; use sudo"
+        if "btrfs" not in self.config.methods:
+            return f"streams are not allowed; add btrfs to methods in [snapshots] of {self.config_path}"
+        try:
+            with opened(path) as fd:
+                is_possible = is_whole_subvolume(fd)
+        except OSError as error:
+            return f"{one_line(path)} cannot be sent: {reason_of(error)}"
+        return None if is_possible else f"{one_line(path)} is not a writable subvolume of btrfs; back it up with rsync"
+
     def end(self, words: Sequence[str]) -> Dict[str, Any]:
         session = self._own_session(words[:1])
         if os.geteuid() or not os.path.isdir(self.state):
@@ -1572,6 +1873,7 @@ class Host:
             "version": VERSION,
             "server": self.server,
             "paths": [consistency(plan, mounts, path) for path in paths],
+            "streams": [[as_text(path), self._why_not_sent(path)] for path in paths],
             "dumps": dumps,
             "restore": [as_text(path) for path in self.config.restore_allow],
             "rsync": shutil.which("rsync"),
@@ -1626,7 +1928,9 @@ class Host:
         with self.sessions.locked():
             before = len(self.sessions.names())
             problems = self.sessions.tidy(None)
-            self.sessions.remove_orphans(None, [mount for mount in read_mounts() if not is_remote(mount)])
+            mounts = [mount for mount in read_mounts() if not is_remote(mount)]
+            self.sessions.remove_orphans(None, mounts)
+            remove_old_kept(mounts, None)
             removed = before - len(self.sessions.names())
         if problems:
             raise RefusedRequest("; ".join(problems))
@@ -1730,10 +2034,13 @@ def become(argv: List[str]) -> None:
 def answer_request(host: Host, words: Sequence[str]) -> Dict[str, Any]:
     """Does what a server asks for; returns the answer, unless it becomes rsync."""
     actions: Dict[str, Callable[..., Dict[str, Any]]] = {"begin": host.begin, "end": host.end, "check": host.check}
+    actions["send-begin"] = host.send_begin
     if words[:1] == ["rsync"]:
         host.read(words[1:], None)
     if words[:2] == ["btrkeep-source", "rsync"] and len(words) > 2:
         host.read(words[3:], words[2])
+    if words[:2] == ["btrkeep-source", "send"]:
+        host.send(words[2:])
     if words[:1] == ["btrkeep-source"] and words[1:2] and words[1] in actions:
         return actions[words[1]](words[2:])
     if not words:

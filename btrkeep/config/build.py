@@ -1,5 +1,6 @@
 """From sections to a configuration: inherited settings, and hosts checked against their groups and the pool."""
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -181,6 +182,7 @@ def _hosts(
         values["self_excluded"] = () if "address" in table.given else _this_machine(name, table, values, kept, problems)
         _report_empty_values(name, table.file, values, problems)
         _check_snapshots(name, table.file, values, "address" in table.given, problems)
+        _check_engine(name, table.file, values, "address" in table.given, problems)
         values["share_with"] = _share_with(name, table.file, values, sections, problems)
         yield name, config_model.HostConfig(name, **values)
 
@@ -302,6 +304,33 @@ def _check_snapshots(name: str, file: Path, values: Mapping[str, Any], has_addre
         problems.add(file, where, reason, path)
     elif "rsync_path" in values:
         problems.add(file, where, "rsync_path is set, but btrkeep-source starts rsync then: remove rsync_path", path)
+
+
+def _check_engine(name: str, file: Path, values: Mapping[str, Any], has_address: bool, problems: Problems) -> None:
+    """Adds a problem if the host cannot be backed up by streams: it is this machine, or something would be excluded."""
+    if values.get("engine", "rsync") != "send":
+        return
+    where, path = f"{dotted(HOST, name, 'engine')} = {show(values['engine'])}", (HOST, name, "engine")
+    own = [pattern for pattern in values["exclude"] if pattern not in DEFAULTS["exclude"]]
+    own = [pattern for pattern in own if any(_may_match_below(pattern, source) for source in values.get("paths", ()))]
+    if not has_address:
+        problems.add(file, where, 'the host has no address: use engine = "rsync" for this machine', path)
+    elif "rsync_path" in values:
+        problems.add(file, where, "rsync_path is set, but btrkeep-source sends the stream: remove rsync_path", path)
+    elif own:
+        reason = (
+            f"exclude has {quoted(own[0])}, but a stream contains the whole subvolume: move these files to a subvolume "
+            'of their own (`btrfs subvolume create`), and remove the pattern; or use engine = "rsync"'
+        )
+        problems.add(file, where, reason, path)
+
+
+def _may_match_below(pattern: str, source: str) -> bool:
+    """Returns False if an exclude pattern certainly matches nothing in a source path: it begins at the root with another name."""
+    names, parts = pattern.strip("/").split("/"), [part for part in source.split("/") if part]
+    if not pattern.startswith("/"):
+        return True
+    return all(name == part or re.search(r"[*?\[\\]", name) for name, part in zip(names, parts, strict=False))
 
 
 def _report_empty_values(name: str, file: Path, values: Mapping[str, Any], problems: Problems) -> None:

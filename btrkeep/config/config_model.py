@@ -124,6 +124,10 @@ class HostConfig:
         "Whether the files are read from snapshots that ``btrkeep-source`` makes on the host, so that they are all of the same "
         "moment: see :doc:`sources`. auto: a path without a snapshot is read live. required: the backup is then suspect, and the "
         "run fails if the host makes no snapshots at all. Needs ``address``, and excludes ``rsync_path``.", shown=True)
+    engine: str = entry(SHARED, kinds.ENGINE, "rsync", '"send"',
+        "How the files come here. send: the host's btrfs sends what changed since the previous backup, by ``btrkeep-source``: see "
+        ":doc:`sources`. Each source path must be a subvolume there. Needs ``address``, and excludes ``rsync_path`` and "
+        "``exclude``.")
     ssh_options: tuple[str, ...] = filled_by(settings.SSH_OPTIONS)
     before: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["/usr/local/bin/dump-databases", "{address}"]',
         "A command, run on this machine without a shell before the host's transfers; ``{host}`` and ``{address}`` are replaced "

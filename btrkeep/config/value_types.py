@@ -379,6 +379,7 @@ RESTIC_REPOSITORY = ValueKind(
 CONFINE = _one_of(("auto", "always", "never"))
 IN_PLACE = _one_of(choices.IN_PLACE)
 SNAPSHOTS = _one_of(choices.SNAPSHOTS)
+ENGINE = _one_of(choices.ENGINES)
 PATTERNS = ValueKind("list of exclude patterns", 'a list of patterns such as ["/var/cache/*", "*.tmp"]', parse_patterns)
 PING = ValueKind("URL", 'a URL such as "https://hc-ping.com/UUID", http or https, without ? and #', _text_as(parse_ping))
 PORT = ValueKind("whole number", "a port from 1 to 65535, such as 22, without quotes", _port)

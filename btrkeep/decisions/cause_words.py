@@ -88,6 +88,7 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     CauseCode.NO_SNAPSHOTS: "the host made no snapshots: {line}".format_map,
     CauseCode.NOT_FROM_SNAPSHOT: "not read from a snapshot: {line}".format_map,
     CauseCode.DUMP_FAILED: lambda facts: _with_line(f"the host could not make the dump {facts['name']}", facts),
+    CauseCode.STREAM_FAILED: "the host's stream could not be applied: {line}".format_map,
     CauseCode.DEADLINE: "the deadline has passed",
     CauseCode.WINDOW_CLOSED: "the window {window} has closed".format_map,
     CauseCode.STALLED: lambda facts: f"no progress for {format_duration(facts['seconds'])}",

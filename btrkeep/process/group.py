@@ -77,13 +77,16 @@ class Group:
         cls,
         command: Sequence[str],
         *,
-        on_stdout: Callable[[bytes], None],
+        on_stdout: Callable[[bytes], None] | int,
         on_stderr: Callable[[bytes], None],
         keep_open: Sequence[int] = (),
         env: Mapping[str, str] | None = None,
         wraps: bool = False,
     ) -> "Group":
-        """Starts the program. Raises ProgramFailed when it cannot be started."""
+        """Starts the program. Raises ProgramFailed when it cannot be started.
+
+        `on_stdout`: a callback, or the descriptor that becomes its standard output.
+        """
         if log.isEnabledFor(logging.DEBUG):
             log.debug("starting %s", paste_line(command))
         variables = environment() if env is None else dict(env)
@@ -92,7 +95,7 @@ class Group:
                 command,
                 executable=found_program(command[0], variables.get("PATH")),
                 stdin=subprocess.PIPE if wraps else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=on_stdout if isinstance(on_stdout, int) else subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=variables,
                 pass_fds=tuple(keep_open),
@@ -111,9 +114,9 @@ class Group:
             raise ProgramFailed(ProgramResult(tuple(command), 126, "", f"{error.strerror}: {command[0]}")) from error
         if process.stdin is not None:
             process.stdin.close()
-        assert process.stdout is not None
         assert process.stderr is not None
-        group._watch(process.stdout.fileno(), on_stdout)
+        if process.stdout is not None and not isinstance(on_stdout, int):
+            group._watch(process.stdout.fileno(), on_stdout)
         group._watch(process.stderr.fileno(), on_stderr)
         return group
 

@@ -23,10 +23,10 @@ def test_the_numbers_are_those_of_libseccomp() -> None:
     assert {name: number(X86_64, name.encode()) for name in own} == own
 
 
-@pytest.mark.parametrize("receives", [False, True])
+@pytest.mark.parametrize("program", [{}, {"receives": True}, {"applies": True}])
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64", "riscv64"])
-def test_every_jump_of_the_filter_lands_within_it(machine: str, receives: bool) -> None:
-    data = seccomp_filter(machine, receives=receives)
+def test_every_jump_of_the_filter_lands_within_it(machine: str, program: dict[str, bool]) -> None:
+    data = seccomp_filter(machine, **program)
     assert data is not None
     for at in range(0, len(data), 8):
         code, taken, not_taken = int.from_bytes(data[at : at + 2], "little"), data[at + 2], data[at + 3]

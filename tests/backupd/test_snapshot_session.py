@@ -198,11 +198,12 @@ def test_in_a_session_rsync_is_started_by_btrkeep_source_and_no_other_command_is
 
 def test_snapshots_are_excluded_only_with_snapshots_and_their_folders_only_in_a_session() -> None:
     with_snapshots = HostConfig("web1", address="web1", paths=("/",), snapshots="auto", exclude=("*.tmp",))
+    kept = "--filter=- .btrkeep-source/*=????????T??????Z-??????/"  # of a host that had streams before
     ours = "--filter=- .btrkeep-source/*-????????T??????Z-??????.[0-9]*/"
-    assert filters(with_snapshots, "/") == ("--filter=- *.tmp", ours)
+    assert filters(with_snapshots, "/") == ("--filter=- *.tmp", ours, kept)
     own = in_session(with_snapshots, "office-1", ("/srv/a[b]/.btrkeep-source",))
-    assert filters(own, "/") == ("--filter=- /srv/a\\[b]/.btrkeep-source/", "--filter=- *.tmp", ours)
-    assert filters(HostConfig("web1", address="web1", paths=("/",), exclude=("*.tmp",)), "/") == ("--filter=- *.tmp",)
+    assert filters(own, "/") == ("--filter=- /srv/a\\[b]/.btrkeep-source/", "--filter=- *.tmp", ours, kept)
+    assert filters(HostConfig("web1", address="web1", paths=("/",), exclude=("*.tmp",)), "/") == ("--filter=- *.tmp", kept)
 
 
 def test_the_filesystems_below_the_paths_are_parsed_and_an_older_program_does_not_list_them() -> None:

@@ -30,6 +30,7 @@ from backupd.run.cli.night_view import NightLines, NightStatus, result_fields, r
 from backupd.run.host_order import PlannedHost, plan
 from backupd.run.run_context import HostResult, NightEvent
 from backupd.run.run_hosts import RunEnd, report_unstarted, run_hosts
+from backupd.streams.host_stream import HostStream, stream_command
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.output import has_live_terminal, notices_on_stderr, print_wrapped
@@ -223,8 +224,11 @@ def _commands(context: PoolContext, entry: PlannedHost) -> list[tuple[str, ...]]
         based = find_base(context.pool, host.name, context.clock.now()) is not None
     except OperatorError:  # the run itself reports it; the plan of the other hosts is still printed
         based = True
-    data = str(context.pool.working(host.name) / "data")
     buckets = buckets_of(context.config, context.pool, host)
+    if host.engine == "send":  # the identity of the snapshot is only known when the host has made it
+        streams = [HostStream(path, "ID", "PARENT" if based else None, context.clock.now()) for path in host.paths]
+        return [stream_command(host, context.config.ssh, None, buckets, stream, plain=False) for stream in streams]
+    data = str(context.pool.working(host.name) / "data")
     return [
         rsync_command(host, context.config.ssh, path, data, one_pass, buckets)
         for path in host.paths

@@ -1,0 +1,164 @@
+"""Compares a night of one host with many files, few of them changed: `engine = "send"`, rsync, `btrfs send | btrfs receive`, and
+btrbk if it is installed.
+
+    python -m bench.streams [--files 100000] [--changed 20] [--json]
+
+All go through a real sshd. The line of a shell has what an administrator would type: a read-only snapshot there, `ssh btrfs send
+-p` into `btrfs receive`, `sync -f`. "inside" is the time from the begin of the host's run to its row in the catalogue, without our
+start-up. btrbk keeps the newest snapshot and the newest copy only, and its whole process is timed, with a `sync -f`. At the end all
+copies are compared with the host's files.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import common
+from bench.common import Bed, Sides, Timed, bed, timed
+from bench.trees import Tree
+from tests.beds import work
+from tests.beds.source_program import SourceHost
+
+BTRBK = """
+timestamp_format long-iso
+ssh_identity {key}
+ssh_user root
+snapshot_dir btrbk-snapshots
+snapshot_preserve_min latest
+snapshot_preserve no
+target_preserve_min latest
+target_preserve no
+volume ssh://127.0.0.1:{port}{volume}
+  subvolume {subvolume}
+    target {target}
+"""
+
+
+class FourWays:
+    """One host, and its copies."""
+
+    def __init__(self, place: Bed, tree: Path) -> None:
+        assert place.sshd
+        self.place, self.tree, self.sshd = place, tree, place.sshd
+        self.bare, self.snapshots = place.disk / "bare", place.hosts / "kept"
+        self.bare.mkdir()
+        self.snapshots.mkdir()
+        self.btrbk = self._btrbk() if shutil.which("btrbk") else None
+        self.night = 0
+        self.inside: dict[str, float] = {}
+        program = SourceHost(place.sshd)
+        program.ssh("bench")
+        place.configure({})
+        keys = {"address": self.sshd.address, "port": self.sshd.port, "paths": [str(tree)]}
+        lines = [f"{name} = {json.dumps(value)}" for name, value in keys.items()]
+        text = place.config.read_text().replace(json.dumps(str(self.sshd.key)), json.dumps(str(program.keys["bench"])))
+        for engine in ("send", "rsync"):
+            text += "\n".join((f"\n[host.{engine}]", f'engine = "{engine}"', *lines, ""))
+        place.config.write_text(text)
+
+    def run(self, engine: str) -> Timed:
+        """A night of ours."""
+        self.place.settle()
+        done = timed(common.ours(self.place, "run", engine, "--json"))
+        (result,) = json.loads(done.stdout)
+        assert result["outcome"] == "complete", result
+        self.inside[engine] = result["seconds"]
+        return done
+
+    def shell(self) -> Timed:
+        """A night of the shell's line."""
+        new, old = self.snapshots / f"night{self.night}", self.snapshots / f"night{self.night - 1}"
+        remote = shlex.join(("btrfs", "-q", "subvolume", "snapshot", "-r", str(self.tree), str(new)))
+        remote += " && " + shlex.join(("btrfs", "-q", "send", *(("-p", str(old)) if self.night else ()), str(new)))
+        line = shlex.join((*self.sshd.ssh(), self.sshd.address, remote)) + f" | btrfs -q receive {self.bare} && sync -f {self.bare}"
+        self.place.settle()
+        return timed(("sh", "-c", line))
+
+    def _btrbk(self) -> str:
+        """btrbk's configuration, and an ssh that knows the host; returns the shell's line."""
+        folder, target = self.place.disk / "btrbk", self.place.disk / "btrbk/copies"
+        target.mkdir(parents=True)
+        (self.place.hosts / "btrbk-snapshots").mkdir()
+        words = {"key": self.sshd.key, "port": self.sshd.port, "volume": self.place.hosts, "subvolume": self.tree.name}
+        (folder / "btrbk.conf").write_text(BTRBK.format(target=target, **words))
+        options = ("-F", "none", "-o", f"UserKnownHostsFile={self.sshd.known_hosts}")
+        (folder / "ssh").write_text(f'#!/bin/sh\nexec {shlex.join((shutil.which("ssh") or "ssh", *options))} "$@"\n')
+        (folder / "ssh").chmod(0o755)
+        path = f"{folder}:{os.environ['PATH']}"
+        return f"PATH={shlex.quote(path)} btrbk -q -c {folder / 'btrbk.conf'} run && sync -f {target}"
+
+    def run_btrbk(self) -> Timed:
+        """A night of btrbk."""
+        assert self.btrbk
+        self.place.settle()
+        return timed(("sh", "-c", self.btrbk))
+
+    def compare(self) -> None:
+        """Compares all copies with the files. Our own folder has a time of its own."""
+        for copy in (
+            self.bare / f"night{self.night}",
+            *sorted((self.place.disk / "btrbk/copies").glob(f"{self.tree.name}.*"))[-1:],
+            *(self.place.newest(engine) / "data" / str(self.tree).strip("/") for engine in ("send", "rsync")),
+        ):
+            work("diff", "-r", "--no-dereference", "-x", ".btrkeep-source", self.tree, copy, timeout=1000)
+
+
+def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
+    """All nights."""
+    work("btrfs", "-q", "subvolume", "create", place.hosts / "files")
+    tree = Tree(place.hosts / "files" / "tree", options.files, options.bytes // options.files, options.per_folder, seed=2)
+    ways = FourWays(place, place.hosts / "files")
+    nights: dict[str, Callable[[], Timed]] = {"send": lambda: ways.run("send"), "rsync": lambda: ways.run("rsync")}
+    nights |= {"shell": ways.shell} | ({"btrbk": ways.run_btrbk} if ways.btrbk else {})
+    first = {name: run().seconds for name, run in nights.items()}
+    common.say("the first copy: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in first.items()))
+    to_btrbk = Sides("send, inside", "btrbk")
+    to_shell, to_rsync = Sides("send, inside", "shell"), Sides("send, inside", "rsync, inside")
+    whole, cpu = Sides("send, whole process", "rsync, whole process"), Sides("send, all processes", "rsync, all processes")
+    for night in range(1, options.nights + 2):
+        ways.night = night
+        tree.change(options.changed)
+        quiet = common.wait_for_quiet(options)
+        times = {name: nights[name]() for name in (nights if night % 2 else reversed(nights))}
+        seconds = ", ".join(f"{name} {side.seconds:.3f} s" for name, side in times.items())
+        inside = f"inside: send {ways.inside['send']:.3f} s, rsync {ways.inside['rsync']:.3f} s"
+        common.say(f"night {night}: {seconds}; {inside}{'' if quiet else ' (not quiet)'}")
+        if night > 1:
+            to_shell.pairs.append((ways.inside["send"], times["shell"].seconds))
+            if ways.btrbk:
+                to_btrbk.pairs.append((ways.inside["send"], times["btrbk"].seconds))
+            to_rsync.pairs.append((ways.inside["send"], ways.inside["rsync"]))
+            whole.pairs.append((times["send"].seconds, times["rsync"].seconds))
+            cpu.pairs.append((times["send"].cpu, times["rsync"].cpu))
+    ways.compare()
+    return {
+        "nights": options.nights,
+        "first copy": ", ".join(f"{name} {seconds:.1f} s" for name, seconds in first.items()),
+        "against the shell": to_shell.summary(1.3),
+        **({"against btrbk": to_btrbk.summary(None)} if ways.btrbk else {}),
+        "against rsync": to_rsync.summary(0.1),
+        "against rsync, whole process": whole.summary(None),
+        "CPU seconds": cpu.summary(None),
+    }
+
+
+def main() -> None:
+    """The command line."""
+    words = common.parser(__doc__ or "")
+    words.set_defaults(transport="ssh")
+    words.add_argument("--files", type=int, default=100_000)
+    words.add_argument("--bytes", type=common.size, default=common.size("400MB"), help="of all files together")
+    words.add_argument("--per-folder", type=int, default=200)
+    words.add_argument("--changed", type=int, default=20, help="files that change every day")
+    options = words.parse_args()
+    with bed(options, "6GB", "3GB") as place:
+        measured = measure(options, place)
+        common.report(options, f"a host of {options.files} files, {options.changed} of them changed", measured)
+
+
+if __name__ == "__main__":
+    main()

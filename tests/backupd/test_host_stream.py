@@ -1,0 +1,79 @@
+"""What a host may answer when it is asked for the snapshots of streams, and the command that fetches one."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from backupd.rsync.snapshot_session import NoSnapshots
+from backupd.streams.host_stream import FolderAbove, StreamSession, parse_streams, stream_command
+from btrkeep.config import HostConfig, SshSettings
+
+ONE, TWO = f"{UUID(int=1)}:7:{UUID(int=3)}", f"{UUID(int=2)}:9:{UUID(int=2)}"
+ENTRY = {
+    "path": "/srv/www",
+    "id": TWO,
+    "parent": ONE,
+    "taken": "2026-11-30T12:00:00.123Z",
+    "left_out": ["inner"],
+    "left_out_count": 1,
+    "above": [["/srv", 0o755, 1, 2, -5]],
+}
+
+
+def answer(**changes: Any) -> bytes:
+    return json.dumps({"format": 1, "stream": 2, "dumps": [], "paths": [{**ENTRY, **changes}]}).encode()
+
+
+def parse(text: bytes) -> StreamSession:
+    return parse_streams(text, ("/srv/www",), (ONE,))
+
+
+def test_an_answer_has_the_snapshot_its_parent_and_the_folders_above() -> None:
+    stream = parse(b"a login shell's words\n" + answer()).streams["/srv/www"]
+    assert (stream.identity, stream.parent, stream.left_out, stream.left_out_count) == (TWO, ONE, ("inner",), 1)
+    assert stream.above == (FolderAbove("/srv", 0o755, 1, 2, -5),)
+    assert parse(answer(parent=None)).streams["/srv/www"].parent is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": "x"},
+        {"id": TWO + "\n"},
+        {"id": "-p"},
+        {"id": None},
+        {"parent": TWO},
+        {"parent": "$(id)"},
+        {"parent": 5},
+        {"path": "/other"},
+        {"path": None},
+        {"taken": "yesterday"},
+        {"left_out": "inner"},
+        {"left_out": [5]},
+        {"left_out": ["x"] * 101},
+        {"left_out_count": -1},
+        {"left_out_count": 1 << 40},
+        {"left_out_count": True},
+        {"above": [["/etc", 0o755, 1, 2, 3]]},
+        {"above": [["/srv/www", 0o755, 1, 2, 3]]},
+        {"above": [["/srv/../etc", 0o755, 1, 2, 3]]},
+        {"above": [["/srv", 0o755, 1, 2]]},
+        {"above": [["/srv", 0o755, 1 << 40, 2, 3]]},
+        {"above": [["/srv", 0o755, 1, 2, 1 << 70]]},
+        {"above": [["/srv", 0.5, 1, 2, 3]]},
+        {"above": [["/srv", 1, 1, 2, 3]] * 3000},
+    ],
+)
+def test_an_answer_of_another_form_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(NoSnapshots):
+        parse(answer(**changes))
+
+
+def test_the_command_is_one_quoted_line_for_the_hosts_shell() -> None:
+    host, ssh = HostConfig("web1", address="root@web1", paths=("/srv/www",)), SshSettings()
+    stream = parse(answer()).streams["/srv/www"]
+    words = stream_command(host, ssh, None, (), stream, plain=True)
+    assert words[-1] == f"btrkeep-source send --plain --parent {ONE} -- {TWO} /srv/www"
+    assert words[-4:-1] == ("root", "--", "web1")
