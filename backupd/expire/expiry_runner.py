@@ -116,8 +116,8 @@ class ExpiryRunner:
         self._last_event = self._last_row = self._looked_for_backups = self._yielded = 0.0
 
     def run(self) -> Summary:
-        """Runs it. Raises PoolUnusable, and OperatorError if the catalogue cannot be read at the start; the mount option is always
-        restored.
+        """Runs the expiry. Raises PoolUnusable, and OperatorError if the catalogue cannot be read at the start; the mount option is
+        always restored.
         """
         context, summary = self.context, self.context.summary
         if done := self.option.put_back():

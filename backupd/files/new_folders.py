@@ -203,7 +203,7 @@ def compare_folders(
 
 
 def _is_same_empty(source: int, to: int, folder: PlainFolder, *, is_bare: bool) -> bool:
-    """Raises OSError."""
+    """Returns True if a folder without content is the same on both sides. Raises OSError."""
     status = os.stat(folder.name, dir_fd=to, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode) or not _is_same(status, folder):
         return False
@@ -215,7 +215,7 @@ def _is_same_empty(source: int, to: int, folder: PlainFolder, *, is_bare: bool) 
 def _compared(
     source: int, to: int, folder: PlainFolder, *, reflinks: bool, privileged: bool, content: bool, is_bare: bool
 ) -> BatchResult:
-    """Raises OSError."""
+    """Compares one folder with its files. Raises OSError."""
     needs_source, ours = not is_bare or content or any(file.target == b"" for file in folder.files), -1
     with ClosingFd(os.open(folder.name, FOLDER, dir_fd=to)) as theirs:
         is_same = _is_same(os.fstat(theirs), folder) and not any(map(comparable, os.listxattr(theirs)))

@@ -181,7 +181,7 @@ def _large_buffers() -> tuple[PieceBuffer, PieceBuffer]:
 
 @contextmanager
 def at_destination() -> Iterator[None]:
-    """Raises DestinationError for an OSError."""
+    """Turns an OSError from within into a DestinationError."""
     try:
         yield
     except OSError as error:

@@ -22,7 +22,7 @@ ORIGINAL = ""
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """What to restore, and where."""
+    """A request to restore paths of a backup to a destination."""
 
     host: str
     """The host's name."""

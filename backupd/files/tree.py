@@ -149,7 +149,7 @@ class Tree(Closing):
         return self._with_mounts or device == self.device or device == os.fstat(self._root).st_dev
 
     def close(self) -> None:
-        """Closes it; it cannot be used afterwards."""
+        """Closes the tree; it cannot be used afterwards."""
         os.close(self._root)
 
     def open_folder(self, names: list[bytes]) -> int:

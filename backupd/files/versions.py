@@ -32,7 +32,7 @@ THERE, MISSING, LEFT_OUT, UNFINISHED, LINKED, UNREADABLE = (
     "behind a symlink",
     "unreadable",
 )
-"""What a backup shows about a path. Only the first two show the state of the host; LINKED: a folder above the path was a symlink in
+"""The states of a path in a backup. Only the first two show the state of the host; LINKED: a folder above the path was a symlink in
 that backup.
 """
 
@@ -96,7 +96,7 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class PathInBackup:
-    """What one backup shows about the path."""
+    """The state of the path in one backup."""
 
     name: str
     """The backup's name."""
@@ -123,7 +123,7 @@ class PathHistory:
     gone: tuple[Absence, ...]
     """The periods in which it was missing, oldest first."""
     backups: tuple[PathInBackup, ...]
-    """What each backup shows, oldest first."""
+    """The state of the path in each backup, oldest first."""
     stopped: bool = False
     """True if the time limit ended it: later backups than the last one here were not read."""
 

@@ -67,9 +67,9 @@ class WorkSubvolume:
     has_unsynced_files: bool = False
     """True if some of its files have the time UNSYNCED_TIME."""
     unread_bases: tuple[str, ...] = ()
-    """The same as in Record."""
+    """Names of newer backups that the disk cannot read, as in Record."""
     ancestors: Mapping[str, int] = field(default_factory=dict)
-    """The same as in Record."""
+    """As in Record."""
     dropped: int = 0
     """Number of damaged files of the base that were removed from it."""
 

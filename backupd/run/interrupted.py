@@ -1,5 +1,5 @@
-"""What an interrupted run left: processes, which are ended, and `.working`, which is continued if it fits this run and discarded
-otherwise.
+"""Handles the leftovers of an interrupted run: processes, which are ended, and `.working`, which is continued if it fits this run
+and discarded otherwise.
 
 An orphaned receiver continues to write into `.working`, so it is ended first. It holds the host's lock (it inherited the
 descriptor), and the text of the lock names its group. A run that was killed between taking the lock and writing that text left a

@@ -52,7 +52,7 @@ class HostResult:
     attempts: int = 0
     """Number of attempts of the transfer."""
     warnings: tuple[str, ...] = ()
-    """What is missing or unusual, one line each."""
+    """Missing or unusual data, one line each."""
 
     @property
     def good(self) -> bool:

@@ -37,7 +37,7 @@ _LINES = {"+": "green", "-": "red", "@": "cyan"}
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """What to read, and how to print the differences."""
+    """The options of `compare`."""
 
     content: bool
     everything: bool

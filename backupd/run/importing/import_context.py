@@ -186,7 +186,7 @@ def locked_for_import(context: ImportContext, tree: OldTree) -> Iterator[tuple[H
 
 
 def require_going(context: ImportContext) -> None:
-    """Raises Cancelled."""
+    """Raises Cancelled if the import was stopped."""
     if not context.goes_on:
         raise Cancelled
 

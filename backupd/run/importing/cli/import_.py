@@ -59,7 +59,7 @@ _PROCESSES = 2  # of a host, to copy files: more would make a rotating disk seek
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What to import, and how. `hosts`: the values of --host. `path`: the path of a snapshot's files on their host."""
+    """The options of `import`. `hosts`: the values of --host. `path`: the path of a snapshot's files on their host."""
 
     kind: str
     place: Path

@@ -95,7 +95,7 @@ class _HostLine:
     trees: int
     """Number of trees."""
     words: str = "reading folders"
-    """What is done now."""
+    """The present step."""
     files: int = 0
     """Number of files made so far."""
     of: int = 1
