@@ -5,12 +5,16 @@ import socket
 import time
 from collections.abc import Iterator
 from threading import Event
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from backupd.alarms.dead_man_switch import Ping, send
+from backupd.run.run_hosts import Reporting
 from btrkeep.config import Url
+from btrkeep.errors import OperatorError
 from tests.beds.receivers import Web, web
 
 
@@ -32,6 +36,30 @@ def test_a_night_is_reported_from_its_beginning_to_its_end(service: Web, met: bo
     ping.wait()
     assert [(method, where) for method, where, _ in service.got] == [("POST", "/ping/secret-uuid/start"), ("POST", path)]
     assert service.got[1][2].decode() == "2 of 3 hosts are well: wéb1"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OperatorError("/pool cannot be read"), "the night ended with an error: /pool cannot be read"),
+        (OSError("odd"), "the night ended with an error: check the log on the server (journalctl -u 'btrkeep-*')"),
+    ],
+)
+def test_a_night_that_an_error_ends_is_reported_as_failed(service: Web, error: Exception, text: str) -> None:
+    """Otherwise the service waits for the end of a night that has started, for hours."""
+    night: Any = SimpleNamespace(
+        config=SimpleNamespace(notify=SimpleNamespace(ping=url(service))), night=True, clock=SimpleNamespace(start=None)
+    )
+
+    def fails() -> None:
+        with Reporting() as reporting:
+            reporting.begin(night)
+            raise error
+
+    with pytest.raises(type(error)):
+        fails()
+    assert [where for _, where, _ in service.got] == ["/ping/secret-uuid/start", "/ping/secret-uuid/fail"]
+    assert service.got[1][2].decode() == text
 
 
 def test_a_service_that_hangs_delays_nothing_and_the_end_only_for_a_moment(service: Web, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from backupd.cli import group
+from btrkeep.pool.marker import MARKER
 from tests.beds import TOP, work
 from tests.beds.anyone import readable
 from tests.beds.nights import Nights
@@ -371,6 +372,23 @@ def test_a_night_whose_lock_is_held_or_whose_pool_is_full_is_no_success(site: Ni
     site.settings("pool", min_free="100%")
     assert pinged(site, server) == ["/ping/uuid/start", "/ping/uuid/fail"]
     assert b"the night ended early: the pool has too little free space" in server.got[1][2]
+
+
+def test_a_night_that_cannot_start_is_reported_as_failed_with_its_reason(site: Nights, server: Web) -> None:
+    """Without this the service waits for the next ping, for hours: the disk may be missing for that long."""
+    assert pinged(site, server) == ["/ping/uuid/start", "/ping/uuid"]
+    marker, away = site.pool / MARKER, site.pool / "away"
+    marker.rename(away)  # as if the disk was not mounted
+    for words in (("web1",), ("--dry-run",)):
+        assert pinged(site, server, *words)[2:] == []
+    assert pinged(site, server)[2:] == ["/ping/uuid/start", "/ping/uuid/fail"]
+    away.rename(marker)
+    site.config.write_text(site.config.read_text() + "[pool\n")  # the last valid configuration has the URL
+    assert site.backupd("run", check=False).returncode == 2
+    assert server.paths[4:] == ["/ping/uuid/start", "/ping/uuid/fail"]
+    without_pool, without_configuration = (server.got[number][2].decode() for number in (3, 5))
+    assert without_pool.startswith(f"the night could not start: {site.pool}")
+    assert without_configuration.startswith(f"the night could not start: {site.config}")
 
 
 def test_a_service_that_hangs_or_is_away_does_not_change_the_night(site: Nights, server: Web) -> None:
