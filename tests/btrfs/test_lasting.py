@@ -14,6 +14,7 @@ from tests.beds.nights import Nights
 from tests.beds.within import Within
 
 pytestmark = [pytest.mark.btrfs]
+SKIPPED_SINCE = r"deletions have been skipped since 2026-11-02T22:0\d:\d\dZ"  # the time that is given to a command goes on
 ODD = "odd `x` <b>@[1]\\*"
 
 
@@ -44,14 +45,14 @@ def test_an_unreadable_folder_is_an_alarm_on_the_third_night_whose_command_ends_
         for day in (2, 3):
             assert not alarms(nights, night(nights, day))
         (text,) = alarms(nights, night(nights, 4))
-        assert "deletions have been skipped since 2026-11-02T22:00:00Z (3 backups in a row)" in text, text
+        assert re.search(SKIPPED_SINCE + r" \(3 backups in a row\)", text), text
 
         gone = nights.source / "etc" / "1"
         for words in (("browse", "web1", gone.parent), ("versions", "web1", gone), ("status", "web1")):
             shown = nights.backupd(*words, "--now", "2026-11-04T22:10:00Z").stdout
-            assert "deletions have been skipped since 2026-11-02T22:00:00Z" in " ".join(shown.split()), shown
+            assert re.search(SKIPPED_SINCE, " ".join(shown.split())), shown
         back = nights.backupd("restore", "web1", gone, "--to", nights.top / "back", "--dry-run", "--now", "2026-11-04T22:10:00Z")
-        assert "deletions have been skipped since 2026-11-02T22:00:00Z" in back.stdout + back.stderr
+        assert re.search(SKIPPED_SINCE, back.stdout + back.stderr), back
         message = nights.backupd("notify", "--digest", "--dry-run", "--now", "2026-11-04T22:10:00Z").stdout
         assert "deletions have been skipped since" in " ".join(message.split()), message
 
