@@ -9,7 +9,9 @@ import fcntl
 import json
 import os
 import signal
+import struct
 import sys
+import termios
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -116,10 +118,33 @@ class RemoteStream:
 
         Raises TimeoutError after `seconds`; `cancellation` ends it.
         """
+        loop, line = asyncio.get_running_loop(), bytearray()
+        answer: asyncio.Future[bytes] = loop.create_future()
+
+        def take() -> None:
+            """Reads byte by byte, because what follows is for another process. No thread waits: there is one for each host."""
+            (available,) = struct.unpack("i", fcntl.ioctl(self.reading, termios.FIONREAD, bytes(4)))
+            for _ in range(max(1, available)):
+                byte = os.read(self.reading, 1)
+                if not byte or len(line) == _LARGEST_ANSWER:
+                    line.clear()
+                elif byte != b"\n":
+                    line.extend(byte)
+                    continue
+                elif not line.startswith(b"{"):  # a login shell may print lines before it
+                    line.clear()
+                    continue
+                loop.remove_reader(self.reading)
+                if not answer.done():
+                    answer.set_result(bytes(line))
+                return
+
         cancellation.group = self._group
+        loop.add_reader(self.reading, take)
         try:
-            return await asyncio.wait_for(asyncio.to_thread(_first_object, self.reading), seconds)
+            return await asyncio.wait_for(answer, seconds)
         finally:
+            loop.remove_reader(self.reading)
             cancellation.group = None
 
     def close(self) -> None:
@@ -138,20 +163,6 @@ class RemoteStream:
             return await self._group.wait()
         finally:
             self.close()
-
-
-def _first_object(fd: int) -> bytes:
-    """Reads byte by byte, because what follows is for another process."""
-    line = bytearray()
-    for _ in range(_LARGEST_ANSWER):
-        byte = os.read(fd, 1)
-        if byte not in (b"", b"\n"):
-            line += byte
-        elif line.startswith(b"{") or not byte:
-            return bytes(line) if byte else b""
-        else:  # a login shell may print lines before it
-            line.clear()
-    return b""
 
 
 class _Cell:

@@ -1,12 +1,16 @@
 """What a host may answer when it is asked for the snapshots of streams, and the command that fetches one."""
 
+import asyncio
 import json
+import os
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from backupd.rsync.process import RunCancellation
 from backupd.rsync.snapshot_session import NoSnapshots
+from backupd.streams.applying import RemoteStream
 from backupd.streams.host_stream import FolderAbove, StreamSession, parse_streams, stream_command
 from btrkeep.config import HostConfig, SshSettings
 
@@ -77,3 +81,33 @@ def test_the_command_is_one_quoted_line_for_the_hosts_shell() -> None:
     words = stream_command(host, ssh, None, (), stream, plain=True)
     assert words[-1] == f"btrkeep-source send --plain --parent {ONE} -- {TWO} /srv/www"
     assert words[-4:-1] == ("root", "--", "web1")
+
+
+async def answered(script: str, seconds: float = 60.0) -> tuple[bytes, bytes, int, bytes]:
+    remote = RemoteStream(("sh", "-c", script))
+    try:
+        answer = await remote.answer(RunCancellation(), seconds)
+        rest = os.read(remote.reading, 100)
+    finally:
+        status = await remote.end(60.0 if seconds == 60.0 else 0.0)
+    return answer, rest, status, bytes(remote.errors)
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("echo motd; printf '{\"a\": 1}\\nstream\\nrest'", (b'{"a": 1}', b"stream\nrest", 0, b"")),
+        ("echo motd; echo no >&2; exit 3", (b"", b"", 3, b"no\n")),
+        ("printf '{'; exit 255", (b"", b"", 255, b"")),
+    ],
+)
+def test_an_answer_before_a_stream_is_read_and_nothing_of_the_stream(
+    script: str, expected: tuple[bytes, bytes, int, bytes]
+) -> None:
+    assert asyncio.run(answered(script)) == expected
+
+
+def test_an_answer_that_does_not_come_or_never_ends_is_not_waited_for() -> None:
+    with pytest.raises(TimeoutError):
+        asyncio.run(answered("exec sleep 600", 0.2))
+    assert asyncio.run(answered("exec tr '\\0' x < /dev/zero", 59.0))[0] == b""
