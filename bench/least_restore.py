@@ -1,6 +1,6 @@
 """The minimum that a Python program has to do to restore a tree and compare its metadata: a lower bound for btrkeep.
 
-    python -m bench.least_restore SOURCE DESTINATION [--reflinks] [--steps previewed]
+    python -m bench.least_restore SOURCE DESTINATION [--reflinks] [--by-cp] [--steps previewed]
 
 It makes only the necessary system calls of a restore, name after name, in one process. Each step includes those before it:
 
@@ -15,6 +15,7 @@ No reasons, no progress, no existing files, no hostile names; an error ends it.
 import argparse
 import os
 import stat
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,6 +156,7 @@ def main() -> None:
     parser.add_argument("to", type=Path)
     parser.add_argument("--reflinks", action="store_true")
     parser.add_argument("--steps", choices=STEPS, default=STEPS[-1])
+    parser.add_argument("--by-cp", action="store_true", help="cp copies; this program previews and compares")
     given = parser.parse_args()
     steps = STEPS[: STEPS.index(given.steps) + 1]
     restore = Restore(reflinks=given.reflinks, whole="whole" in steps)
@@ -166,7 +168,12 @@ def main() -> None:
         os.close(source)
     filesystems, name = SyncfsSet(), os.fsencode(given.to.name)
     filesystems.add(top, given.to.parent)
-    restore.copy_folder(here, seen, top, name)
+    if given.by_cp:
+        subprocess.run(
+            ["cp", "-a", f"--reflink={'always' if given.reflinks else 'auto'}", "--", given.source, given.to], check=True
+        )
+    else:
+        restore.copy_folder(here, seen, top, name)
     filesystems.sync()
     if "compared" in steps:
         compare(top, name, seen.below or [])

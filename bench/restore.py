@@ -22,7 +22,7 @@ from pathlib import Path
 from bench.catalogue_commands import measure_stream
 from bench.common import ext4, own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
 from bench.least_restore import STEPS
-from bench.restore_trees import SHAPES, START, fill
+from bench.restore_trees import SHAPES, START, enlarge, fill
 from tests.beds import btrfs, ssh, work
 from tests.beds.dashboard import LOGIN, QUICK, Dashboard, serving, user_id
 from tests.beds.nights import Nights
@@ -49,6 +49,19 @@ cp -a "$@" -- "$source" "$to"
 sync -f "$to"
 cmp <(list "$source") <(list "$to/$(basename "$source")")
 wait # else the time that the lists take is not counted
+"""
+_LOOPBACK = """
+import socket, subprocess, sys, time
+begun, size, room = time.monotonic(), 0, bytearray(1 << 20)
+with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as reader:
+    writer, _ = server.accept()
+    cat = subprocess.Popen(("cat", sys.argv[1]), stdout=writer)
+    writer.close()
+    while number := reader.recv_into(room):
+        first = time.monotonic() - begun if not size else first
+        size += number
+    cat.wait()
+print(first, size)
 """
 _LOGOUT = 0.5  # seconds until an sshd has counted what it did for a client
 _PEERS = {"restic": "restic", "borg": "borgbackup", "zip": "zip", "curl": "curl"}  # their Debian packages
@@ -131,6 +144,7 @@ def _measure_all(options: argparse.Namespace, folder: Path) -> Mapping[str, obje
         fill(nights.source, options)
         nights.host("web1", nights.source)
         nights.run("web1")
+        enlarge(nights.backup("web1"), nights.data("web1", nights.source) / "big/big", options.big_mib)
         shutil.rmtree(nights.source)
         server = ssh.start(folder)
         stack.callback(server.stop)
@@ -240,6 +254,7 @@ def _clones(nights: Nights, shape: str, to: Path) -> dict[str, Sequence[str]]:
 def _limits(tree: str, to: Path, *options: str) -> dict[str, Sequence[str]]:
     least = (sys.executable, "-m", "bench.least_restore", tree, str(to / Path(tree).name), *(["--reflinks"] if options else []))
     steps = {f"{LEAST}, {step}": (*least, "--steps", step) for step in STEPS}
+    steps[f"{LEAST}, copied by cp"] = (*least, "--by-cp")
     return {CHECKED: ("bash", "-c", _CHECKED, "checked", tree, str(to), *options), **steps}
 
 
@@ -271,7 +286,8 @@ def _downloads(nights: Nights, shape: str, data: Path, web: Dashboard) -> dict[s
     sides = {
         f"{DOWNLOAD} as {kind}": (*curl, web.url + address_of("web1", name, "/download", **{"as": kind})) for name, kind in kinds
     }
-    return {"tar": _tars(nights, shape, data, "-")["tar"], **sides}
+    loopback = {f"{DOWNLOAD} by cat over the loopback": (sys.executable, "-c", _LOOPBACK, str(data / "big/big"))}
+    return {"tar": _tars(nights, shape, data, "-")["tar"], **sides, **(loopback if shape == "big" else {})}
 
 
 def _zips(nights: Nights, data: Path) -> dict[str, Sequence[str]]:

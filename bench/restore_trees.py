@@ -1,12 +1,18 @@
 """What bench.restore gives back: trees of one kind each, the same ones in every run."""
 
 import argparse
+import fcntl
 import os
 import random
+import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tests.beds import work
+
 _PER_FOLDER = 200
+_WRITTEN = 1024  # MiB of the one big file; the rest of it are reflinks
+_FICLONERANGE = 0x4020940D
 _LINKS = 10  # names of each file
 START = "start"
 """The tree of one empty file: what a restore of it takes is the start of the command."""
@@ -29,7 +35,19 @@ def _files(top: Path, options: argparse.Namespace) -> None:
 
 
 def _big(top: Path, options: argparse.Namespace) -> None:
-    _write(top / "big", options.big_mib, random.Random(2))
+    _write(top / "big", min(options.big_mib, _WRITTEN), random.Random(2))
+
+
+def enlarge(backup: Path, file: Path, mib: int) -> None:
+    """Repeats the content of a file of a backup by reflinks, until it has that many MiB: more data would need larger disks."""
+    if mib <= _WRITTEN:
+        return
+    work("btrfs", "property", "set", backup, "ro", "false")
+    with file.open("r+b") as opened:
+        for start in range(_WRITTEN, mib, _WRITTEN):
+            size = min(_WRITTEN, mib - start) << 20
+            fcntl.ioctl(opened, _FICLONERANGE, struct.pack("=qQQQ", opened.fileno(), 0, size, start << 20))
+    work("btrfs", "property", "set", "-f", backup, "ro", "true")
 
 
 def _empty(top: Path, options: argparse.Namespace) -> None:
