@@ -76,7 +76,7 @@ class Balancing:
             self._require_no_other()
             self._locks = lock_folders(self._path, self._filesystem, self._settings.locks)
             self._pressure, self._costs = IoPressure(), Costs(self._fd)
-            self._seen = self._before = self._look()
+            self._seen = self._before = self._read_filesystem()
             self._tell(BalanceStarted(self._before.numbers(), self._settings))
             report = self._rehearse() if self._settings.dry_run else self._balance()
             self._tell(report)
@@ -125,7 +125,7 @@ class Balancing:
         if stop.passes:
             self._tell(Waiting(stop.why))
             self.cancellation.sleep(_LOOK_AGAIN)
-            self._seen = self._look()
+            self._seen = self._read_filesystem()
         return stop
 
     def _report(self, stop: Stop, planned: tuple[PlannedBlockGroup, ...] = ()) -> Report:
@@ -183,7 +183,7 @@ class Balancing:
             self.cancellation.sleep(min(_LOOK_AGAIN, self._settings.patience))
             now = stops.stop(stops.BEFORE, self._settings, self._facts(self._pressure.share()))
             if now is None:
-                self._seen = self._look()  # other programs were active in between
+                self._seen = self._read_filesystem()  # other programs were active in between
             if now is None or not now.passes:
                 return now
             stop = now
@@ -200,7 +200,7 @@ class Balancing:
 
     # --- one block group
 
-    def _look(self) -> FilesystemReading:
+    def _read_filesystem(self) -> FilesystemReading:
         """Commits earlier changes, so that they are visible, then reads the filesystem."""
         with suppress(OSError):  # after an error it is read-only, but can still be read
             commit(self._folder)
@@ -233,7 +233,7 @@ class Balancing:
             if group:
                 return stops.too_long(self._settings, self._light_facts(None), group.estimate.seconds) or group
             dropped.add(int(self._seen.survey.groups.vaddr[choice.index]))
-            self._seen = self._look()
+            self._seen = self._read_filesystem()
         busy = Stop(StopReason.DONE, "the filesystem changes faster than a block group can be chosen")
         return stops.stop({StopReason.SIGNAL}, self._settings, self._light_facts(None)) or busy
 
@@ -277,7 +277,7 @@ class Balancing:
         return stops.stop(stops.DURING, self._settings, self._light_facts(backups))
 
     def _done(self, group: PlannedBlockGroup, started: datetime, tried: Attempt, counter: int) -> StepDone:
-        before, self._seen = self._seen, self._look()
+        before, self._seen = self._seen, self._read_filesystem()
         return StepDone(
             group=group,
             started=started,

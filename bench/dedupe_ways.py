@@ -61,13 +61,13 @@ def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
                     work("btrfs", "subvolume", "snapshot", "-r", host, point / f"{host.name}-{number}")
             os.sync()
             Path("/proc/sys/vm/drop_caches").write_text("3")
-            results[f"{way}, {nights} snapshots of each"] = _one(way, point, folder, options.smallest)
+            results[f"{way}, {nights} snapshots of each"] = _shared_by(way, point, folder, options.smallest)
             say(f"{way}, {nights}: {results[f'{way}, {nights} snapshots of each']}")
             session.remove(point.parent)
     return results
 
 
-def _one(way: str, point: Path, folder: Path, smallest: int) -> str:
+def _shared_by(way: str, point: Path, folder: Path, smallest: int) -> str:
     data, metadata = _used(point)
     hashes = folder / "hashes"
     hashes.unlink(missing_ok=True)

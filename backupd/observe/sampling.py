@@ -173,10 +173,10 @@ def window(step: ThinningStep, oldest: datetime, now: datetime, zone: ZoneInfo, 
 
 def merged(samples: Sequence[Sample], step: ThinningStep, zone: ZoneInfo) -> list[Sample]:
     """Merges samples of one span, oldest first, into one for each hour or day that has any."""
-    return [_one(list(group), step.into) for _, group in groupby(samples, lambda sample: step.start(sample.taken, zone))]
+    return [_merged_sample(list(group), step.into) for _, group in groupby(samples, lambda sample: step.start(sample.taken, zone))]
 
 
-def _one(interval: list[Sample], span: str) -> Sample:
+def _merged_sample(interval: list[Sample], span: str) -> Sample:
     waiting = [sample.orphans for sample in interval if sample.orphans is not None]
     samples = [sample for sample in interval if sample.seconds]
     return replace(

@@ -109,7 +109,7 @@ def run_command(
             end = closing_time(context, settings) if due else None
             forced = Forced.parse(force, {*context.config.hosts, *context.catalogue.hosts()})
             try:
-                results.append(_one(context, settings, hosts, end, forced, dry_run=dry_run, as_json=as_json))
+                results.append(_send_to_repository(context, settings, hosts, end, forced, dry_run=dry_run, as_json=as_json))
             except OperatorError as error:
                 if error.exit_code == Exit.LOCKED:
                     raise
@@ -242,7 +242,7 @@ def _lock(context: PoolContext, settings: OffsiteSettings) -> Path:
     return context.pool.locks / f"offsite-{settings.name}"
 
 
-def _one(
+def _send_to_repository(
     context: PoolContext,
     settings: OffsiteSettings,
     hosts: tuple[str, ...],

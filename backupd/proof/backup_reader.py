@@ -244,7 +244,7 @@ class BackupReader:
 
     def _read_names(self, tree: Tree, folder_names: FolderNames, checksums: Checksums, done: _BatchRead, buffer: mmap) -> None:
         """Raises OSError for anything but damage."""
-        looked = [(name, status) for name in folder_names.names if (status := self._look(folder_names, name)) is not None]
+        looked = [(name, status) for name in folder_names.names if (status := self._stat_file(folder_names, name)) is not None]
         done.names += len(looked)
         with self._deciding:
             if self._linked_sums is None and any(status.st_nlink > 1 for _, status in looked):
@@ -285,7 +285,7 @@ class BackupReader:
                 done.error = error
         return done
 
-    def _look(self, folder_names: FolderNames, name: bytes) -> os.stat_result | None:
+    def _stat_file(self, folder_names: FolderNames, name: bytes) -> os.stat_result | None:
         """Returns the status of a plain file, None for anything else. Reads the target of a symlink, because it may be
         damaged too.
         """

@@ -112,11 +112,11 @@ class Finisher:
     def _run(self) -> None:
         """Starts the scheduled work. It does not wait for the end: a host that hangs would delay the others."""
         while tasks := self._next():
-            for thread, task in [(threading.Thread(target=self._one, args=pending), pending) for pending in tasks]:
+            for thread, task in [(threading.Thread(target=self._finish_backup, args=pending), pending) for pending in tasks]:
                 try:
                     start(thread)
                 except NoThread:
-                    self._one(*task)
+                    self._finish_backup(*task)
         self.wait()
 
     def _next(self) -> list[tuple[str, Callable[[], None]]]:
@@ -135,7 +135,7 @@ class Finisher:
         is_long = time.monotonic() - self._since >= _LONGEST
         return bool(self._waiting) and (self._hurries or self._ends or is_long or len(self._waiting) >= _TOGETHER)
 
-    def _one(self, host: str, work: Callable[[], None]) -> None:
+    def _finish_backup(self, host: str, work: Callable[[], None]) -> None:
         is_well = self._guarded(host, work)
         with self._changed:
             if not is_well:

@@ -126,7 +126,7 @@ class RemotePool:
         self._frames = AnswerReader(program.output, self._count, why_ended=self._remote_error)
         self.bytes = 0
         try:
-            answer = self._one({**(says or {}), "verb": "hello"})
+            answer = self._ask_for_object({**(says or {}), "verb": "hello"})
         except OtherAsks as error:  # an error message about our request
             raise RemotePoolMissing(error.message, _RECEIVES) from None
         except OperatorError as error:
@@ -264,7 +264,7 @@ class RemotePool:
         except OSError:
             raise ConnectionBroken(self._remote_error() or "the connection has ended") from None
 
-    def _one(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _ask_for_object(self, asked: dict[str, Any]) -> dict[str, Any]:
         self._ask(asked)
         answers = list(self._frames.objects())
         if len(answers) != 1:

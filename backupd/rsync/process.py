@@ -149,7 +149,7 @@ class StallWatch:
         while group.running:
             await asyncio.sleep(pause)
             group_members = members(group.pid)
-            self._look(group_members)
+            self._note_progress(group_members)
             if len(group_members) > _MOST_PROCESSES:
                 self.verdict = Cause(CauseCode.TOO_MANY_PROCESSES, facts={"processes": len(group_members)})
                 group.signal(signal.SIGKILL)
@@ -161,7 +161,7 @@ class StallWatch:
                 group.signal(signal.SIGKILL)
                 return
 
-    def _look(self, group_members: Sequence[GroupMember]) -> None:
+    def _note_progress(self, group_members: Sequence[GroupMember]) -> None:
         """Compares with the last progress; counts only rsync's processes, because ssh also reads keep-alives."""
         now = {member.pid: (member.read_bytes, member.cpu_ticks) for member in group_members if member.name == "rsync"}
         for pid, (read_bytes, ticks) in now.items():

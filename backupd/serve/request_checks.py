@@ -48,10 +48,10 @@ def checked(given: Mapping[str, Any], allowed: Mapping[str, Argument]) -> dict[s
             raise RequestRefused(
                 f"unknown argument {name[:40]}", f"the arguments are: {', '.join(allowed) or 'none'}", "usage", is_public=True
             )
-    return {name: _one(name, argument, given) for name, argument in allowed.items()}
+    return {name: _checked_argument(name, argument, given) for name, argument in allowed.items()}
 
 
-def _one(name: str, argument: Argument, given: Mapping[str, Any]) -> Any:
+def _checked_argument(name: str, argument: Argument, given: Mapping[str, Any]) -> Any:
     if name not in given:
         if argument.default is REQUIRED:
             raise RequestRefused(f"the argument {name} is missing", kind="usage", is_public=True)

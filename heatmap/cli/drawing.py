@@ -86,7 +86,7 @@ def _draw_extents(request: PictureRequest) -> None:
 
     with open_btrfs(request.path, OperatorError) as fd:
         taken, about_it, chunk = datetime.now(UTC), filesystem(fd), chunks(fd)
-        chosen = slice(None) if request.blockgroup is None else _one(chunk.vaddr, chunk.length, request.blockgroup)
+        chosen = slice(None) if request.blockgroup is None else _block_group_at(chunk.vaddr, chunk.length, request.blockgroup)
         drawn = draw_extents(
             fd,
             chunk.vaddr[chosen],
@@ -102,7 +102,7 @@ def _draw_extents(request: PictureRequest) -> None:
     _save(request, drawn, parts, taken, about_it.uuid)
 
 
-def _one(vaddr: Array, length: Array, wanted: int) -> slice:
+def _block_group_at(vaddr: Array, length: Array, wanted: int) -> slice:
     """Returns the index of the block group, as a slice. Raises OperatorError, which names the nearest ones."""
     at = int(np.searchsorted(vaddr, wanted))
     if at < len(vaddr) and vaddr[at] == wanted:

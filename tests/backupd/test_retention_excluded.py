@@ -35,5 +35,5 @@ def test_a_host_with_a_mistake_is_not_explained_by_the_retention_of_the_others(t
         )
         query = retention._RetentionQuery(context, parse_time("2026-11-20T12:00:00Z"), False, "", False)
         with pytest.raises(UsageError, match=r'host\.web\.group = "debian": there is no such group') as refused:
-            retention._one(query, "web")
+            retention._explain_host(query, "web")
     assert "until then none of its backups is deleted" in refused.value.hint

@@ -91,7 +91,7 @@ def explain_command(ctx: click.Context, host: str | None, at: date | None, polic
         moment = context.clock.now()
         then = end_of(at, context.config.pool.zone) if at else moment
         asked = _RetentionQuery(context, then, then < moment, policy, as_json)
-        return _all(asked) if host is None else _one(asked, host)
+        return _all(asked) if host is None else _explain_host(asked, host)
 
 
 def _require_policy(text: str) -> None:
@@ -114,7 +114,7 @@ def _with(text: str, base: Retention) -> Retention:
     return parse_policy(text, base) if text else base
 
 
-def _one(asked: _RetentionQuery, host: str) -> int:
+def _explain_host(asked: _RetentionQuery, host: str) -> int:
     context = asked.context
     require_host_or_folder(context, host)
     if host in context.config.excluded:

@@ -209,7 +209,7 @@ class _VerifyRun:
     given: VerifyOptions
     cancellation: Cancellation = field(default_factory=Cancellation)
     passes: list[Verifier] = field(default_factory=list)
-    found: list[dict[str, Any]] = field(default_factory=list)
+    read_backups: list[dict[str, Any]] = field(default_factory=list)
     """The lines printed for each backup."""
     altered: list[dict[str, Any]] = field(default_factory=list)
     """Backups that were changed after they were final, with the paths."""
@@ -316,7 +316,7 @@ class _VerifyRun:
 
     def _add(self, backup: Restorable, done: Verification) -> None:
         is_altered = any((row["host"], row["name"]) == (backup.host, backup.name) for row in self.altered)
-        self.found.append(_fields(backup, done, is_altered=is_altered))
+        self.read_backups.append(_fields(backup, done, is_altered=is_altered))
         if not self.given.as_json:
             _say(backup, done)
 
@@ -330,11 +330,11 @@ class _VerifyRun:
             "is_whole": not is_over,
             "altered": self.altered,
             "not_compared": self.not_compared,
-            "backups": self.found,
+            "backups": self.read_backups,
         }
         text = f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next verify continues" if is_over else "")
         print_answer(answer, [text], as_json=self.given.as_json)
-        is_bad = self.unreadable or self.altered or self.not_compared or any(row["damages"] for row in self.found)
+        is_bad = self.unreadable or self.altered or self.not_compared or any(row["damages"] for row in self.read_backups)
         return self.cancellation.exit_status(Exit.ATTENTION if is_bad else Exit.OK)
 
 

@@ -80,10 +80,10 @@ async def scan_tree(context: ImportContext, trees: OpenTrees, prepared: WorkSubv
     own = _own_base(context, trees, prepared)
     try:
         if own and own.ahead and own.ahead.tree == trees.tree:
-            while not (await asyncio.wait((own.ahead.found,), timeout=_TICK))[0]:
+            while not (await asyncio.wait((own.ahead.links,), timeout=_TICK))[0]:
                 if not context.goes_on:
                     own.ahead.stop.set()
-            links = own.ahead.found.result()
+            links = own.ahead.links.result()
         else:
             old, folder_digests = trees.old if _follows(trees, prepared) else None, own.folders if own else None
             links = await asyncio.to_thread(scan_links, trees.source, old, lambda: context.goes_on, folder_digests)

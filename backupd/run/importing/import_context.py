@@ -110,7 +110,7 @@ class LookAhead:
 
     tree: OldTree
     """The tree."""
-    found: "asyncio.Task[TreeLinks]"
+    links: "asyncio.Task[TreeLinks]"
     """Its hard links, after they were read."""
     stop: Event
     """Ends it early."""
