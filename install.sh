@@ -376,7 +376,7 @@ step_units() {
     while read -r file; do
         place=$(place_of "$file")
         [ -z "$place" ] || put "$file" "$place"
-    done < <(find systemd -type f | sort)
+    done < <(find systemd -path systemd/host -prune -o -type f -print | sort)
 }
 
 step_manuals() {
@@ -390,6 +390,8 @@ step_manuals() {
 step_source() {
     put backupd/source/btrkeep_source.py "$SHARE/btrkeep/btrkeep-source"
     put backupd/source/completion.bash "$SHARE/btrkeep/btrkeep-source.bash"
+    put systemd/host/btrkeep-call@.service "$SHARE/btrkeep/btrkeep-call@.service"
+    put systemd/host/btrkeep-call@.timer "$SHARE/btrkeep/btrkeep-call@.timer"
 }
 
 step_documents() { put '' "$DOCUMENTS"; } # a link, for each version has its own

@@ -119,6 +119,7 @@ REASONS = {
     },
     Reason.HARDWARE: {"btrfs replace start"},
     Reason.ELSEWHERE: {
+        "backupd answer",
         "backupd delete {}@{} --why damaged",
         "backupd repair {}",
         "backupd verify {}",

@@ -54,8 +54,10 @@ async def check_hosts(config: Config) -> list[Finding]:
     except OperatorError as error:
         return [Finding("confinement", "error", error.message, error.hint)]
     gate = asyncio.Semaphore(max(4, config.backup.concurrency))
-    hosts = [host for host in config.hosts.values() if host.enabled and host.address]
-    return [
+    hosts = [host for host in config.hosts.values() if host.enabled and host.address and not host.calls]
+    calling = [host.name for host in config.hosts.values() if host.enabled and host.calls]
+    text = "it calls this server, so it is not tested from here"
+    return [Finding("host", NOTE, text, "`btrkeep-source call` on the host tests it", subject=name) for name in calling] + [
         finding
         for each in await asyncio.gather(*(_probe(gate, config, host, not support.missing) for host in hosts))
         for finding in each

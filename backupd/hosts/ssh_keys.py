@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from btrkeep.config import HostConfig, SshSettings
+from btrkeep.config import Config, HostConfig, SshSettings
+from btrkeep.config.reading import backupd_command
 from btrkeep.errors import OperatorError
 from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.procfs import privilege_hint
@@ -76,6 +77,12 @@ def authorized_line(key: Path, host: HostConfig) -> str:
 def restore_line(key: Path, host: HostConfig) -> str:
     """Returns the line of the restore key: it writes below the folders that the host's configuration allows."""
     return _line(f"{SOURCE} restore", key, host)
+
+
+def answer_line(config: Config, host: HostConfig) -> str:
+    """Returns the line for authorized_keys of this server that lets a host call it. KEY: the host's public key."""
+    command = backupd_command(config.name, config.file)
+    return f'restrict,command="/usr/local/sbin/{command} answer {host.name}" KEY'
 
 
 def _line(command: str, key: Path, host: HostConfig) -> str:

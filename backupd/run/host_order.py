@@ -1,8 +1,8 @@
 """Which hosts a run takes, and in which order, with the reason for each. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
@@ -11,7 +11,7 @@ from btrkeep.backup_states import CauseCode
 from btrkeep.catalogue import HostFacts
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.config_model import not_configured
-from btrkeep.decisions.due import is_due, is_late, next_window, retry_from, window_end
+from btrkeep.decisions.due import is_due, is_late, next_chance, next_window, retry_from, window_end
 from btrkeep.errors import UsageError
 from btrkeep.units import local_time
 
@@ -61,7 +61,8 @@ def plan(
     hosts = [host for host in config.hosts.values() if host.enabled]
     hosts = sorted(hosts, key=lambda host: _turn(facts.get(host.name), len(hosts)))
     left = [_copy(host, copies[host.name]) for host in hosts if host.name in copies]
-    own = [host for host in hosts if host.name not in copies]
+    left += [PlannedHost(host, False, CALLS) for host in hosts if host.calls and host.name not in copies]
+    own = [host for host in hosts if host.name not in copies and not host.calls]
     if everything:
         return [PlannedHost(host, True, "requested with --all") for host in own] + left
     nights = [_of_the_night(host, facts.get(host.name), config.pool.zone, now, catch_up) for host in own]
@@ -74,6 +75,45 @@ def _named(config: Config, name: str) -> PlannedHost:
     if name not in config.hosts:
         raise not_configured(name, config.hosts)
     return PlannedHost(config.hosts[name], True, "requested by name")
+
+
+CALLS = "it calls this server: `btrkeep-source call` on the host starts its backup"
+CALL_RETRY = timedelta(minutes=15)
+"""When a host calls again whose connection ended during its backup."""
+_LONGEST_UNTIL_CALL, _SHORTEST_UNTIL_CALL = timedelta(days=1), timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredCall:
+    """What a host that calls is told."""
+
+    entry: PlannedHost
+    """Whether its backup starts, and why."""
+    again: timedelta
+    """When it is to call again; after a complete backup, if one starts."""
+    retry: timedelta = CALL_RETRY
+    """The same after any other result."""
+
+
+def answer_call(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime) -> AnsweredCall:
+    """Returns whether the backup of a host that calls starts now: as in a night, but a host whose connection ended during its last
+    backup waits only CALL_RETRY. Pure.
+    """
+    entry = _of_the_night(host, facts, zone, now, catch_up=False)
+    if entry.runs and facts and facts.last_run_outcome == "partial" and facts.last_run_started:
+        wait = facts.last_run_started + CALL_RETRY - now
+        if timedelta(0) < wait <= CALL_RETRY:
+            return AnsweredCall(replace(entry, runs=False, reason="its last backup was interrupted a moment ago"), _until(wait))
+    elif entry.runs:
+        entry = _unless_tried(entry, facts, now)
+        if not entry.runs and facts and facts.last_run_started:
+            return AnsweredCall(entry, _until(retry_from(facts.last_run_started, host.every) - now))
+    last = now if entry.runs else facts.last_complete if facts else None
+    return AnsweredCall(entry, _until(next_chance(last, host.every, host.window, zone, now) - now))
+
+
+def _until(wait: timedelta) -> timedelta:
+    return max(_SHORTEST_UNTIL_CALL, min(wait, _LONGEST_UNTIL_CALL))
 
 
 def _turn(facts: HostFacts | None, hosts: int) -> int:

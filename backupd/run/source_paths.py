@@ -88,7 +88,7 @@ class HostTransfer:
         transfers = len(host.paths) * len(passes(host.inplace, based=not self.sparse))
         self.zeros = ArrivingZeros(prepared.path, cancellation, sparse=self.sparse)
         self.limits = LimitWatch(host, prepared.path, cancellation, None if self.sparse else self.zeros.stop_to_recount)
-        asks_more = host.one_file_system or host.snapshots != "off"
+        asks_more = host.one_file_system or host.snapshots != "off" or host.calls  # a call is one connection
         self.connection = SharedConnection(host, context.config.ssh, wanted=transfers > 1 or asks_more)
         self.snapshots = HostSnapshots(host, context.config.ssh, self.connection, cancellation)
         self._last: RsyncEnd | None = None

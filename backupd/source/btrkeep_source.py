@@ -16,6 +16,8 @@ A server asks with SSH_ORIGINAL_COMMAND:
     digits), only the first one of the --have is kept beside it: the parent. --send: the only path's stream follows.
 `btrkeep-source send [--plain] [--parent ID] ID PATH` writes the stream of such a snapshot (`btrfs send`). --plain: uncompressed.
 
+A host that the server cannot reach starts its own backup: `btrkeep-source call SERVER` (docs/decisions/0095-hosts-that-call.rst).
+
 The environment and all words of a request are hostile. No shell sees them, except the dumps' own commands, which the administrator
 writes.
 """
@@ -35,6 +37,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import stat
 import struct
 import subprocess
@@ -109,6 +112,9 @@ class SourceConfig:
         self.dumps: List[Dump] = []
         self.restore_allow: List[str] = []
         self.restore_setuid = self.restore_devices = self.restore_links = False
+        self.call_key = "/etc/ssh/ssh_host_ed25519_key"
+        self.call_ssh: List[str] = []
+        self.call_sshd: List[str] = []
 
 
 def read_config(path: str) -> SourceConfig:
@@ -162,6 +168,10 @@ def _section(config: SourceConfig, section: str, keys: Dict[str, str]) -> None:
         config.restore_setuid = _yes(keys.pop("setuid", "no"))
         config.restore_devices = _yes(keys.pop("devices", "no"))
         config.restore_links = _yes(keys.pop("links", "no"))
+    elif section == "call":
+        config.call_key = keys.pop("key", config.call_key)
+        config.call_ssh = shlex.split(keys.pop("ssh_options", ""))
+        config.call_sshd = shlex.split(keys.pop("sshd_options", ""))
     else:
         raise ValueError(f"there is no section [{section}]")
 
@@ -2009,6 +2019,89 @@ class Host:
         become([program, "--server", *options, "--", ".", *paths])
 
 
+# --- a host that calls ----------------------------------------------------------------------------------------------------------
+CALL_OPTIONS = (
+    "BatchMode=yes", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes", "ConnectTimeout=20", "ServerAliveInterval=30",
+    "ServerAliveCountMax=6", "ControlMaster=no", "ControlPath=none", "ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no",
+    "Tunnel=no", "PermitLocalCommand=no", "RemoteCommand=none", "RequestTTY=no", "Compression=no",
+)  # fmt: skip
+LONGEST_ANSWER = 4096  # bytes
+FLAGS = ("--json", "--scheduled")
+LONGEST_WAIT = 7 * 86400  # seconds until the next call, whatever the server says
+
+
+def call(host: Host, server: str, scheduled: bool) -> int:
+    """Lets the server back up this host over a connection that this host opens. Returns the exit status.
+
+    `scheduled`: does nothing before the time that the server has named. The server speaks ssh with an sshd of this host over the
+    standard input and output of `ssh SERVER`, so the keys and forced commands of this host apply.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9\[][A-Za-z0-9@.:/_%\[\]-]{0,250}", server):
+        raise RefusedRequest("name the backup server: `btrkeep-source call root@backup.example.org`")
+    if os.geteuid():
+        raise RefusedRequest("call needs root, because sshd does")
+    sshd = shutil.which("sshd")
+    if sshd is None or shutil.which("ssh") is None:
+        raise RefusedRequest("sshd or ssh is not installed; install the ssh server, which need not listen")
+    host.sessions.prepare()
+    appointment = os.path.join(host.state, "call-" + re.sub(r"[^A-Za-z0-9.-]", "_", server))
+    with host.sessions.locked("call", 0):
+        if scheduled and time.time() < _appointed(appointment):
+            return 0
+        ours, theirs = socket.socketpair()
+        options = [word for option in CALL_OPTIONS for word in ("-o", option)]
+        argv = ["ssh", *host.config.call_ssh, "-i", host.config.call_key, *options, "--", server, "call"]
+        with ours, subprocess.Popen(argv, stdin=theirs.fileno(), stdout=theirs.fileno()) as ssh:
+            theirs.close()
+            try:
+                answer, answered = _call_answer(ours), time.time()
+                if answer["connect"]:
+                    os.makedirs("/run/sshd", 0o755, exist_ok=True)  # for sshd's separation of privileges; a service makes it
+                    subprocess.call([sshd, "-i", *host.config.call_sshd], stdin=ours.fileno(), stdout=ours.fileno())
+                ours.close()  # ends ssh
+                status = ssh.wait()
+            except BaseException:
+                ssh.kill()
+                raise
+        is_good = status == 0
+        _appoint(appointment, answered + answer["again" if is_good else "retry"])
+        print("{}; next call in {} minutes".format(one_line(answer["text"]), answer["again" if is_good else "retry"] // 60))
+        if not is_good:
+            raise RefusedRequest(f"the backup did not become complete (exit status {status}); the server's log has the reason")
+    return 0
+
+
+def _call_answer(connection: socket.socket) -> Dict[str, Any]:
+    """Reads the line of JSON with which the server answers, and no byte more. All of it is checked."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte or len(line) > LONGEST_ANSWER:
+            raise RefusedRequest("the server did not answer; its authorized_keys needs the line of this host's key, see the manual")
+        line += byte
+    try:
+        answer = json.loads(line.decode("ascii"))
+        times = {key: max(60, min(int(answer[key]), LONGEST_WAIT)) for key in ("again", "retry")}
+        return {"connect": answer["connect"] is True, "text": str(answer["text"])[:300], **times}
+    except (ValueError, KeyError, TypeError, OverflowError):
+        raise RefusedRequest("the answer is not that of a backup server; check the line of this host's key there") from None
+
+
+def _appointed(path: str) -> float:
+    """Returns when the server wants the next call; 0 if that is unknown, or if a clock was wrong."""
+    try:
+        when = os.stat(path).st_mtime
+    except OSError:
+        return 0
+    return when if when < time.time() + LONGEST_WAIT else 0
+
+
+def _appoint(path: str, when: float) -> None:
+    """Stores the time as that of an empty file."""
+    open(path, "a").close()
+    os.utime(path, (when, when))
+
+
 def _live_plan(session: str, reason: str) -> SnapshotPlan:
     plan = SnapshotPlan(session)
     plan.reason = reason
@@ -2068,11 +2161,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--state", default=STATE, metavar="FOLDER", help="where sessions are recorded, instead of %(default)s")
     parser.add_argument("--json", action="store_true", help="check prints JSON also on a terminal")
     parser.add_argument("--version", action="version", version="btrkeep-source " + VERSION)
-    parser.add_argument("command", nargs="?", choices=("check", "clean", "begin", "end", "restore"), help="see the manual")
-    parser.add_argument("words", nargs="*", help="the paths for check and begin, or the session for end")
+    parser.add_argument("--scheduled", action="store_true", help="call only if the time that the server has named has come")
+    parser.add_argument("command", nargs="?", choices=("check", "clean", "begin", "end", "restore", "call"), help="see the manual")
+    parser.add_argument("words", nargs="*", help="the paths for check and begin, the session for end, or the server for call")
     # argparse takes no option between the command and its words.
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
-    options = parser.parse_args(sorted(arguments[:end], key="--json".__ne__) + list(arguments[end:]))
+    options = parser.parse_args(sorted(arguments[:end], key=lambda word: word not in FLAGS) + list(arguments[end:]))
     try:
         if not SERVER.fullmatch(options.server):
             raise RefusedRequest("--server takes letters, digits, '.', '_' and '-'")
@@ -2080,6 +2174,8 @@ def main(arguments: Sequence[str]) -> int:
         if options.command == "restore":
             host.restore(request_words(request))
             return 1
+        if options.command == "call":
+            return call(host, " ".join(options.words), options.scheduled)
         if options.command == "clean":
             answer = host.clean()
         elif options.command:

@@ -1,2 +1,2 @@
 # Completion of btrkeep-source in bash: /usr/share/bash-completion/completions/btrkeep-source on a host.
-complete -o default -W 'check clean begin end restore --server --config --state --json --version --help' btrkeep-source
+complete -o default -W 'check clean begin end restore call --server --config --state --json --scheduled --version --help' btrkeep-source

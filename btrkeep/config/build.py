@@ -183,6 +183,9 @@ def _hosts(
         _report_empty_values(name, table.file, values, problems)
         _check_snapshots(name, table.file, values, "address" in table.given, problems)
         _check_engine(name, table.file, values, "address" in table.given, problems)
+        if values.get("calls") and "address" not in table.given:
+            where = f"{dotted(HOST, name, 'calls')} = true"
+            problems.add(table.file, where, "the host has no address: this machine does not call itself", (HOST, name, "calls"))
         values["share_with"] = _share_with(name, table.file, values, sections, problems)
         yield name, config_model.HostConfig(name, **values)
 

@@ -116,6 +116,9 @@ class HostConfig:
         "refuses the connection, or its name does not resolve. A refused key or another host key is a failure.", shown=True)
     max_absence: float | None = entry(SHARED, kinds.TIME_LIMIT, "14d", '"30d"',
         'The age of the newest complete backup at which an ``optional`` host is late. ``"none"``: it is never late.', shown=True)
+    calls: bool = entry(SHARED, kinds.FLAG, False, "true",
+        "true: the host cannot be reached, and calls this server with ``btrkeep-source call``, which starts its backup: see "
+        ":doc:`many-hosts`. Needs ``address``, whose name is only the one of its key in the file of known hosts.", shown=True)
     port: int | None = filled_by(settings.PORT)
     rsync_path: str | None = entry(SHARED, kinds.COMMAND, None, '"sudo rsync"',
         "The command for rsync on the host. The rsync of macOS and OpenBSD is openrsync, which lacks necessary options: install "

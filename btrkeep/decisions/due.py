@@ -183,6 +183,13 @@ def retry_from(last_attempt: datetime, every: float) -> datetime:
     return last_attempt + min(timedelta(seconds=RETRY * every), LONGEST_RETRY)
 
 
+def next_chance(last_complete: datetime | None, every: float, window: Window | None, zone: ZoneInfo, now: datetime) -> datetime:
+    """Returns from when the host's next backup may start: it is due, and its window is open; `now` if that is so now."""
+    due, when = due_when(last_complete, every, window, zone, now)
+    moment = now if due else when
+    return moment if window is None or window_end(window, zone, moment) else next_window(window, zone, moment)
+
+
 A_DAY = timedelta(days=1)
 FAILED_DISTANCE = 60.0
 """Seconds after which a failed backup may be requested again, even if `run_distance` is longer."""

@@ -86,6 +86,21 @@ def test_a_host_gets_a_file_of_its_own_which_is_listed(main: Path) -> None:
     assert main.read_text() == MAIN
 
 
+@pytest.mark.slow
+def test_a_host_that_calls_is_not_asked_for_its_key_and_gets_the_lines_for_both_sides(main: Path, tmp_path: Path) -> None:
+    key, known_hosts = tmp_path / "key", tmp_path / "known_hosts"
+    ssh = f'[ssh]\nkey = "{key}"\nknown_hosts = "{known_hosts}"\n'
+    main.write_text(f'{MAIN}{ssh}[group.laptops]\ncalls = true\noptional = true\nsnapshots = "auto"\npaths = ["/home"]\n')
+    added = host(main, "add", "laptop7", "--address", "root@laptop7.invalid", "--group", "laptops", status=1).stdout
+    public = Path(f"{key}.pub").read_text().strip()
+    assert re.search(rf'restrict,command="/usr/local/bin/btrkeep-source --server \S+" {re.escape(public)}', added)
+    assert f'\nrestrict,command="/usr/local/sbin/backupd --config {main} answer laptop7" KEY\n' in added
+    assert "\nlaptop7.invalid KEY\n" in added
+    known_hosts.write_text(f"laptop7.invalid {public}\n")
+    assert "it calls this server, so it is not tested from here" in " ".join(host(main, "test", "laptop7").stdout.split())
+    assert "the host has no address" in host(main, "add", "laptop8", "--group", "laptops", status=2).stderr
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -1,7 +1,7 @@
 """What a run would do, in which order, and why nothing new may start: pure decisions, no pool anywhere."""
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.run.host_order import PlannedHost, plan
+from backupd.run.host_order import PlannedHost, answer_call, plan
 from backupd.run.room import too_little_room
 from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.catalogue import HostFacts
@@ -47,6 +47,47 @@ def test_due_hosts_run_and_the_others_are_skipped_with_a_reason() -> None:
     assert taken(planned) == ["b"]
     assert {entry.host.name for entry in planned} == {"a", "b"}  # a disabled host is not even listed
     assert all(entry.reason for entry in planned)
+
+
+def test_no_night_takes_a_host_that_calls() -> None:
+    both = config(HostConfig("a"), HostConfig("laptop", calls=True))
+    for everything in (False, True):
+        planned = plan(both, {}, NOW, everything=everything)
+        assert taken(planned) == ["a"]
+        assert [entry.reason.split(":")[0] for entry in planned if not entry.runs] == ["it calls this server"]
+
+
+@pytest.mark.parametrize(
+    ("host_facts", "opening", "runs", "minutes"),
+    [
+        (None, None, True, 50),  # until midnight, when its next period begins
+        (facts(complete=30, run=30), None, True, 50),
+        (facts(complete=1, run=1, outcome="complete"), None, False, 50),
+        (facts(complete=30), CLOSED, False, 110),  # until 01:00
+        (facts(complete=30), OPEN, True, 24 * 60 - 70),  # until the next window
+        (facts(complete=1), OPEN, False, 24 * 60 - 70),
+        (facts(complete=30, run=0.1, outcome="partial"), None, False, 9),
+        (facts(complete=30, run=0.3, outcome="partial"), None, True, 50),
+        (facts(complete=30, run=1, outcome="failed"), None, False, 4 * 60),  # five hours after it
+        (facts(complete=30, run=1, outcome="suspect"), None, False, 4 * 60),
+        (facts(complete=30, run=5.1, outcome="failed"), None, True, 50),
+        (facts(complete=-1), None, True, 50),  # a clock was wrong
+    ],
+)
+def test_a_host_that_calls_is_told_when_to_call_again(
+    host_facts: HostFacts | None, opening: Window | None, runs: bool, minutes: int
+) -> None:
+    answered = answer_call(HostConfig("laptop", calls=True, window=opening), host_facts, ZoneInfo("UTC"), NOW)
+    assert answered.entry.runs is runs
+    assert answered.entry.bound is (runs and opening is not None)
+    assert round(answered.again / timedelta(minutes=1)) == minutes
+    assert answered.entry.reason
+
+
+def test_the_next_call_is_neither_at_once_nor_after_more_than_a_day() -> None:
+    often = answer_call(HostConfig("laptop", calls=True, every=1.0), None, ZoneInfo("UTC"), NOW)
+    seldom = answer_call(HostConfig("laptop", calls=True, every=30 * 86400.0), facts(complete=1), ZoneInfo("UTC"), NOW)
+    assert (often.again, seldom.again) == (timedelta(minutes=1), timedelta(days=1))
 
 
 def test_all_takes_those_that_are_not_due_but_none_that_is_switched_off() -> None:

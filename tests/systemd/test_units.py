@@ -82,6 +82,24 @@ def test_systemd_has_nothing_to_complain_about(installed: Path) -> None:
     assert verified(installed) == []
 
 
+def test_systemd_has_nothing_to_complain_about_in_the_units_of_a_host_that_calls(tmp_path: Path) -> None:
+    program = tmp_path / "btrkeep-source"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    for path in (UNITS / "host").iterdir():
+        (tmp_path / path.name).write_text(path.read_text(encoding="utf-8").replace("/usr/local/bin/btrkeep-source", str(program)))
+    names = [f"btrkeep-call@root@backup-1.example.org.{kind}" for kind in ("service", "timer")]
+    words = ("systemd-analyze", "verify", "--man=no", "--recursive-errors=yes", *names)
+    done = work(*words, env={"SYSTEMD_UNIT_PATH": f"{tmp_path}:"}, check=False, cwd=tmp_path)
+    assert [line for line in f"{done.stdout}{done.stderr}".splitlines() if "btrkeep" in line] == []
+    (condition,) = re.findall(r"ExecCondition=/bin/sh -c '(.*)'", (tmp_path / "btrkeep-call@.service").read_text())
+    for metered, status in (("u 0", 0), ("u 1", 1), ("u 2", 0), ("u 3", 1), ("u 4", 0), ("", 0)):
+        busctl = tmp_path / "busctl"
+        busctl.write_text(f"#!/bin/sh\necho {metered}\n" if metered else "#!/bin/sh\necho no bus >&2\nexit 1\n")
+        busctl.chmod(0o755)
+        assert work("sh", "-c", condition, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=False).returncode == status, metered
+
+
 @pytest.mark.parametrize(
     ("unit", "was", "wrong"),
     [

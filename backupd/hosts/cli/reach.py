@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from backupd.doctor.host_checks import check_hosts
 from backupd.hosts.cli.questions import Prompter
 from backupd.hosts.ssh_keys import (
+    answer_line,
     ask_host_key,
     authorized_line,
     is_known,
+    known_name,
     learn,
     make_key,
     name_of,
@@ -50,6 +52,10 @@ def reach(prompter: Prompter, config: Config, host: HostConfig, *, accept: bool)
     if make_key(restore_key, "btrkeep-restore"):
         prompter.say(f"{restore_key} is the new key for restores to hosts")
     lines = authorized_line(key, host), restore_line(restore_key, host)
+    if host.calls:
+        _say_lines(prompter, host, *lines)
+        _say_call(prompter, config, host)
+        return ReachResult(*lines, is_known(host, config.ssh), ())
     if not _host_key(prompter, config, host, accept):
         _say_lines(prompter, host, *lines)
         return ReachResult(*lines, False, ())
@@ -90,6 +96,17 @@ def _host_key(prompter: Prompter, config: Config, host: HostConfig, accept: bool
     learn(host_key, known_hosts)
     prompter.say(f"written into {known_hosts}")
     return True
+
+
+def _say_call(prompter: Prompter, config: Config, host: HostConfig) -> None:
+    """Prints what to add on this server for a host that calls, and on the host."""
+    prompter.say(f"{host.name} calls this server. `cat /etc/ssh/ssh_host_ed25519_key.pub` on the host prints its key (KEY below).")
+    prompter.say("On this server, add to /root/.ssh/authorized_keys:")
+    prompter.say(f"\n{answer_line(config, host)}\n")
+    if not is_known(host, config.ssh):
+        prompter.say(f"and to {config.ssh.known_hosts}:")
+        prompter.say(f"\n{known_name(host)} KEY\n")
+    prompter.say(f"On the host, start the timer: {page('many-hosts')} has the steps.")
 
 
 def _say_lines(prompter: Prompter, host: HostConfig, line: str | None, restoring: str) -> None:

@@ -27,7 +27,7 @@ from backupd.rsync.bandwidth import buckets_of
 from backupd.rsync.command import passes, rsync_command
 from backupd.rsync.snapshot_session import in_session
 from backupd.run.cli.night_view import NightLines, NightStatus, result_fields, result_line
-from backupd.run.host_order import PlannedHost, plan
+from backupd.run.host_order import CALLS, PlannedHost, plan
 from backupd.run.run_context import HostResult, NightEvent
 from backupd.run.run_hosts import RunEnd, report_unstarted, run_hosts
 from backupd.streams.host_stream import HostStream, stream_command
@@ -108,6 +108,10 @@ def command(ctx: click.Context, hosts: tuple[str, ...], **options: Any) -> int:
             require_privileges(None)
         enabled = (name for name, host in context.config.hosts.items() if host.enabled)
         named = tuple(expand_hosts(hosts, enabled))
+        if calling := [name for name in named if name in context.config.hosts and context.config.hosts[name].calls]:
+            named = tuple(name for name in named if name not in calling)
+            if not named:
+                raise UsageError(f"{calling[0]}: {CALLS}", "it has to be done there: the server cannot reach the host")
 
         def planned() -> list[PlannedHost]:
             moment = context.clock.now()

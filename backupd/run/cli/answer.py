@@ -1,0 +1,144 @@
+"""`backupd answer`: the backup of a host that calls; a forced command of ssh."""
+
+import json
+import os
+import sys
+import syslog
+import traceback
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import click
+
+from backupd.cli.command_context import clock_for, load_config, opened, pass_context
+from backupd.repo.pool_context import open_configured, require_privileges
+from backupd.repo.publish import fetched_hosts
+from backupd.rsync.shared_connection import can_share
+from backupd.run.call_transport import CallTransport
+from backupd.run.cli.night_view import result_line
+from backupd.run.cli.run import exit_status
+from backupd.run.host_order import AnsweredCall, answer_call
+from backupd.run.run_context import NightEvent
+from backupd.run.run_hosts import run_hosts
+from backupd.run.slots import HeldSlots, slots_of
+from btrkeep.catalogue import Catalogue, CatalogueUnready
+from btrkeep.config import Config, HostConfig
+from btrkeep.decisions.due import latest
+from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError
+from btrkeep.pool.locks import read_holder, take_lock
+from btrkeep.pool.marker import Pool
+from btrkeep.process.progress import ProgressSinks
+from btrkeep.units import format_time, local_time
+
+FORMAT = 1
+_OCCUPIED = timedelta(minutes=10)
+_UNUSABLE = timedelta(hours=1)
+
+
+class _Later(Exception):
+    """The host is told to call again."""
+
+    def __init__(self, text: str, again: timedelta) -> None:
+        super().__init__(text)
+        self.text, self.again = text, again
+
+
+@click.command("answer")
+@click.argument("name", metavar="HOST")
+@pass_context
+def command(ctx: click.Context, name: str) -> int:
+    """Answer a call of HOST: start its backup over this connection if it is due, or tell it when to call again.
+
+    It is the forced command for the key of a host that calls (`calls = true`). In authorized_keys of this server:
+
+    \b
+        restrict,command="backupd answer laptop7" ssh-ed25519 AAAA... laptop7
+
+    The host starts it with `btrkeep-source call`. Output of the backup goes to the system's log, not to the host.
+    """
+    if sys.stdin.isatty() or sys.stdout.isatty():
+        raise UsageError("answer needs `btrkeep-source call` at the other end, not a terminal", "run that on the host")
+    incoming, outgoing = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):  # what is printed may be about the server and other hosts
+        os.dup2(nothing, number)
+    os.close(nothing)
+    try:
+        return _answer(ctx, name, incoming, outgoing)
+    except _Later as later:
+        _reply(outgoing, later.again, text=later.text)
+        return Exit.OK
+    except OperatorError as error:
+        _log(syslog.LOG_ERR, f"{name}: {error.message}")
+        _reply(outgoing, _UNUSABLE, text="the backup server cannot back up now; its log has the reason")
+        return Exit.ATTENTION
+    except BaseException:
+        _log(syslog.LOG_ERR, f"{name}: {traceback.format_exc()}")
+        raise
+
+
+def _answer(ctx: click.Context, name: str, incoming: int, outgoing: int) -> int:
+    config = load_config(ctx)
+    host = config.hosts.get(name)
+    if host is None or not host.calls or not host.enabled or not can_share(host, config.ssh):
+        raise OperatorError(f"a call of {name}, which is not an enabled host with `calls`, reached with OpenSSH")
+    require_privileges(None)
+    pool = open_configured(config)
+    with ExitStack() as held:
+        now = clock_for(ctx, pool).now()
+        try:
+            held.enter_context(take_lock(pool.locks / f"call-{name}", "backupd answer", format_time(now)))
+        except LockHeld:
+            raise _Later("another call of this host is being answered", _OCCUPIED) from None
+        answered = _decide(config, pool, host, now)
+        context = held.enter_context(opened(ctx, writes=True, stand_in=True))
+        transport = CallTransport(incoming, outgoing)
+        held.callback(transport.close)
+        calling = transport.host(context.config.hosts[name])
+        context = replace(context, config=replace(context.config, hosts={**context.config.hosts, name: calling}))
+        entry = replace(answered.entry, host=calling)
+        _reply(outgoing, answered.again, retry=answered.retry, connect=True, text=entry.reason)
+        sinks = ProgressSinks[NightEvent](lambda _: None)
+        end = run_hosts(context, lambda: [entry], (name,), sinks, waits=True)
+    for result in end.results:
+        _log(syslog.LOG_INFO if result.good else syslog.LOG_WARNING, result_line(result))
+    if end.unusable:
+        _log(syslog.LOG_ERR, f"{name}: {end.unusable.message}")
+        return Exit.UNUSABLE
+    return exit_status(end.results, end.signalled) if end.results else Exit.ATTENTION
+
+
+def _decide(config: Config, pool: Pool, host: HostConfig, now: datetime) -> AnsweredCall:
+    """Raises _Later if the backup does not start now. Changes nothing."""
+    facts = None
+    with suppress(CatalogueUnready), Catalogue.open_readonly(config.pool.state) as catalogue:  # the first run makes one
+        if fetched_hosts(pool, catalogue, config.hosts).get(host.name):
+            raise _Later("this server fetches the host's backups from another server", timedelta(days=1))
+        facts = catalogue.host_facts(latest(now)).get(host.name)
+    answered = answer_call(host, facts, config.pool.zone, now)
+    if not answered.entry.runs:
+        raise _Later(answered.entry.reason, answered.again)
+    if (holder := read_holder(pool.host_lock(host.name))) and holder.is_alive:
+        raise _Later(f"its backups are in use since {local_time(datetime.now(UTC))}", _OCCUPIED)
+    with HeldSlots(pool.locks, "backupd answer", format_time(now)) as slots:
+        if slots.take(slots_of(config, host)):
+            raise _Later("the server is busy with other hosts", _OCCUPIED)
+    return answered
+
+
+def _reply(outgoing: int, again: timedelta, *, retry: timedelta | None = None, connect: bool = False, text: str = "") -> None:
+    answer = {
+        "format": FORMAT,
+        "connect": connect,
+        "again": round(again.total_seconds()),
+        "retry": round((retry or again).total_seconds()),
+        "text": text,
+    }
+    with suppress(OSError):  # the host has gone
+        os.write(outgoing, json.dumps(answer).encode() + b"\n")
+
+
+def _log(level: int, text: str) -> None:
+    syslog.openlog("backupd", syslog.LOG_PID, syslog.LOG_DAEMON)
+    syslog.syslog(level, text)
