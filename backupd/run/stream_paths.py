@@ -102,7 +102,7 @@ class StreamTransfer:
         self.quota = HostQuota(context.pool, host)
         self.limits = LimitWatch(host, prepared.path, cancellation)
         self.confined = context.confines(host)
-        self.connection = SharedConnection(host, context.config.ssh, wanted=len(host.paths) > 1)
+        self.connection = SharedConnection(host, context.config.ssh, wanted=len(host.paths) > 1 or host.calls)
         self._remote: RemoteStream | None = None  # of a single path, whose stream follows the answer
         self.snapshots = StreamSources([])
         self.results: dict[str, PathResult] = {}
