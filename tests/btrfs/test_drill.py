@@ -223,3 +223,6 @@ def test_status_says_when_a_restore_was_proven_last(web: Nights) -> None:
     web.write()
     time.sleep(1.1)
     assert json.loads(web.backupd("status", "--json").stdout)["drill"]["state"] == "late"
+    standing = json.loads(web.backupd("notify", "--dry-run", "--json", check=False).stdout)["standing"]
+    (text,) = [alarm["text"] for alarm in standing if alarm["subject"] == "drill"]
+    assert text.startswith("drill: no restore was proven for "), text
