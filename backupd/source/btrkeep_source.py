@@ -59,6 +59,7 @@ MOST_INNER = 4000  # filesystems and subvolumes below the paths; a server reads 
 MOST_PATHS = 2000
 SERVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
 SESSION = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,49})-(\d{8}T\d{6}Z)-[0-9a-f]{6}")
+PATIENCE = 10  # seconds in which a network filesystem or FUSE has to answer
 LONGEST = 120  # seconds for a command of LVM or ZFS, and to wait for a lock
 
 # linux/btrfs.h
@@ -341,6 +342,47 @@ def open_below(root: int, path: str) -> int:
         os.close(fd)
         raise NotADirectoryError(errno.ENOTDIR, "is a symlink", path)
     return fd
+
+
+def unanswering(points: Iterable[str]) -> List[str]:
+    """Returns the mount points whose filesystem does not answer within some seconds, such as a FUSE whose program hangs.
+
+    A process that waits for it cannot be killed. So it is another one, which nothing waits for, and which holds nothing open.
+    """
+    asked = sorted(set(points))
+    if not asked:
+        return []
+    reader, writer = os.pipe()
+    between = os.fork()
+    if between == 0:
+        try:
+            waiting = {_ask(point): point for point in asked}
+            deadline = time.monotonic() + PATIENCE
+            while waiting and time.monotonic() < deadline:
+                done = os.waitpid(-1, os.WNOHANG)[0]
+                if not waiting.pop(done, ""):
+                    time.sleep(0.02)
+            os.write(writer, bytes(point in waiting.values() for point in asked))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(between, 0)
+    return [point for number, point in enumerate(asked) if answer[number : number + 1] == b"\1"]
+
+
+def _ask(point: str) -> int:
+    """Starts a process that ends when a filesystem has answered."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.closerange(0, 1 << 16)
+            os.lstat(point)
+            os.statvfs(point)
+        finally:
+            os._exit(0)
+    return pid
 
 
 # --- programs -------------------------------------------------------------------------------------------------------------------
@@ -1352,9 +1394,22 @@ def own_mounts() -> None:
     mount_at(None, "/", None, MS_REC | MS_PRIVATE)
 
 
-def enter_view(state: str, record: Optional[Dict[str, Any]], allowed: Sequence[str], read_only: bool = True) -> None:
+def dead_mounts(mounts: Iterable[MountEntry], shown: Sequence[str], requested: Sequence[str], is_one: bool) -> List[str]:
+    """Returns the mount points that do not answer, of those that a view would show. Raises RefusedRequest if the requested paths
+    contain one, unless rsync stays on one filesystem (`is_one`)."""
+    dead = unanswering(mount.point for mount in mounts if is_remote(mount) and _is_shown(mount, shown))
+    for point in dead:
+        if any(is_below(path, point) or (is_below(point, path) and not is_one) for path in requested):
+            hint = "unmount it on the host, or set one_file_system for the host on the backup server"
+            raise RefusedRequest(f"the filesystem at {one_line(point)} does not answer; {hint}")
+    return dead
+
+
+def enter_view(
+    state: str, record: Optional[Dict[str, Any]], allowed: Sequence[str], dead: Sequence[str] = (), read_only: bool = True
+) -> None:
     """Moves this process to a root folder with the host's files in their places: the snapshots of a session, and only the allowed
-    paths. No link leads out of it."""
+    paths. No link leads out of it. `dead`: mount points that do not answer, and are shown as empty folders."""
     stage = os.path.join(state, "view")
     os.makedirs(stage, 0o700, exist_ok=True)
     own_mounts()
@@ -1367,8 +1422,8 @@ def enter_view(state: str, record: Optional[Dict[str, Any]], allowed: Sequence[s
     places = {place["point"]: place for place in record["places"]} if record else {}
     # /dev has to be shown where /dev/shm is.
     shown = {point for mount in mounts if _is_shown(mount, paths) for point in with_folders_above(mount.point)}
-    points = {mount.point for mount in mounts if mount.point in shown}
-    _build(stage, full, places, points, read_only)
+    kinds = {mount.point: mount.kind for mount in mounts if mount.point in shown}
+    _build(stage, full, places, kinds, set(dead), read_only)
     if list(allowed) != ["/"]:
         _limit(full, root, allowed, read_only)
         full = root
@@ -1388,9 +1443,16 @@ def _is_shown(mount: MountEntry, paths: Sequence[str]) -> bool:
     )
 
 
-def _build(stage: str, full: str, places: Dict[str, Dict[str, Any]], points: Set[str], read_only: bool) -> None:
-    """Shows the host's files at `full`. `places`: those of the session; `points`: where anything is mounted now."""
-    for point in sorted({*places, *points}, key=lambda point: (point.rstrip("/").count("/"), point)):
+def _build(
+    stage: str, full: str, places: Dict[str, Dict[str, Any]], kinds: Dict[str, str], dead: Set[str], read_only: bool
+) -> None:
+    """Shows the host's files at `full`. `places`: those of the session; `kinds`: the filesystems that are mounted now, by point."""
+    for point in sorted({*places, *kinds}, key=lambda point: (point.rstrip("/").count("/"), point)):
+        if any(above in dead for above in with_folders_above(point)):
+            if point in dead:
+                with contextlib.suppress(OSError):
+                    bind(stage + "/empty", full, point)
+            continue
         place = places.get(point)
         try:
             source = _source(stage, place["piece"], place["folder"]) if place and place["piece"] else point
@@ -1401,7 +1463,7 @@ def _build(stage: str, full: str, places: Dict[str, Dict[str, Any]], points: Set
             is_needed = place and (place["piece"] or (place["counts"] and error.errno not in (errno.ENOENT, errno.ENOTDIR)))
             if point == "/" or is_needed:
                 raise
-        if has_own_folder(full + point.rstrip("/")):
+        if kinds.get(point, "btrfs") == "btrfs" and has_own_folder(full + point.rstrip("/")):
             with contextlib.suppress(OSError):
                 bind(stage + "/empty", full, point.rstrip("/") + "/" + HIDDEN)
 
@@ -1731,6 +1793,9 @@ class Host:
         paths = [checked_path(word) for word in (words[1:] if words[:1] == ["--"] else words)]
         if len(paths) > MOST_PATHS:
             raise RefusedRequest("a request may have %d paths, not %d" % (MOST_PATHS, len(paths)))
+        mounts = read_mounts() if paths else []
+        for point in unanswering(mount.point for mount in {holder(mounts, path) for path in paths} if is_remote(mount)):
+            raise RefusedRequest(f"the filesystem at {one_line(point)} does not answer; unmount it on the host")
         for path in paths:
             hint = f"change allow in [paths] of {self.config_path}"
             require_allowed(path, self.config.allow, hint)
@@ -1777,7 +1842,8 @@ class Host:
     def _answer(
         self, session: str, plan: SnapshotPlan, mounts: Sequence[MountEntry], paths: Sequence[str], dumps: List[Dict[str, Any]]
     ) -> Dict[str, Any]:
-        folders = (place["point"] for place in plan.places if has_own_folder(place["point"]))
+        others = {mount.point for mount in mounts if mount.kind != "btrfs"}  # such as a FUSE that hangs
+        folders = (place["point"] for place in plan.places if place["point"] not in others and has_own_folder(place["point"]))
         own = [point.rstrip("/") + "/" + HIDDEN for point in folders]  # the server excludes these
         return {
             "format": FORMAT,
@@ -1963,7 +2029,10 @@ class Host:
             self._own_session([session])
         program = rsync_program()
         if record or self.config.allow != ["/"]:
-            self._enter(record, self.config.allow)
+            is_one = any(re.match("--one-file-system$|-[A-Za-df-z]*x", option) for option in options)
+            shown = record["paths"] if record else self.config.allow
+            dead = dead_mounts(read_mounts(), shown, [normal(path) for path in paths], is_one)
+            self._enter(record, self.config.allow, dead)
         for path in paths:
             require_allowed(os.path.realpath(path), self.config.allow, "it is a symlink")
         become([program, "--server", "--sender", *options, "--", ".", *paths])
@@ -1978,12 +2047,12 @@ class Host:
             raise RefusedRequest(f"the session {name} is being removed; begin another one")
         os.set_inheritable(fd, True)
 
-    def _enter(self, record: Optional[Dict[str, Any]], allowed: Sequence[str], read_only: bool = True) -> None:
+    def _enter(self, record: Optional[Dict[str, Any]], allowed: Sequence[str], dead: Sequence[str], read_only: bool = True) -> None:
         if os.geteuid():
             raise RefusedRequest("only root can be limited to {}; use sudo, or allow = /".format(" ".join(allowed)))
         self.sessions.prepare()
         try:
-            enter_view(self.state, record, allowed, read_only)
+            enter_view(self.state, record, allowed, dead, read_only)
         except OSError as error:
             raise RefusedRequest(
                 f"the files cannot be shown to rsync: {one_line(str(error))}; see `btrkeep-source check`"
@@ -2004,7 +2073,8 @@ class Host:
             )
         program = rsync_program()
         if config.restore_allow != ["/"]:
-            self._enter(None, config.restore_allow, read_only=False)
+            dead = dead_mounts(read_mounts(), config.restore_allow, [target], False)
+            self._enter(None, config.restore_allow, dead, read_only=False)
         elif os.geteuid():
             raise RefusedRequest("restores need root; use sudo")
         if not config.restore_setuid:

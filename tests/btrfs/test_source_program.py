@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.beds import btrfs, differences, manifest, work
+from tests.beds.hangfs import hanging
 from tests.beds.source_program import HIDDEN, SourceHost
 from tests.beds.ssh import Sshd
 from tests.beds.watch import wait_for
@@ -192,6 +194,29 @@ def test_what_has_no_snapshots_is_live_and_has_a_reason_and_the_rest_is_still_a_
     assert (fetched / "data/file").read_text() == "after"
     host.end(answer["session"])
     work("umount", inner)
+    assert host.left(btrfs_mount) == []
+
+
+@pytest.mark.takes(20)
+def test_a_fuse_that_hangs_stalls_no_request(host: SourceHost, btrfs_mount: Path, tmp_path: Path) -> None:
+    """One whose folder cannot be opened, and one that does not even answer a stat; a request waits ten seconds for the latter."""
+    (btrfs_mount / "file").write_text("x")
+    with hanging(btrfs_mount / "open"):
+        name = host.begin(btrfs_mount)["session"]
+        names = {path.name for path in host.fetch(name, btrfs_mount, tmp_path / "to", "-x").iterdir()}
+        assert names == {HIDDEN, "file", "open"}  # the first is empty; a server excludes it
+        with hanging(btrfs_mount / "dead", dead=True):
+            name = host.begin(btrfs_mount)["session"]
+            live = f"btrkeep-source rsync {name} --server --sender -logDtpre.iLsfxCIvu . {btrfs_mount}/"
+            requests = [live, f"btrkeep-source begin {btrfs_mount}/dead/x"]
+            with ThreadPoolExecutor() as pool:
+                to = pool.submit(host.fetch, name, btrfs_mount, tmp_path / "again", "-x")
+                reasons = list(pool.map(host.refusal, requests))
+                assert (to.result() / "file").read_text() == "x"
+            assert not list((to.result() / "dead").iterdir())
+            assert all(reason.startswith(f"the filesystem at {btrfs_mount}/dead does not answer; unmount it") for reason in reasons)
+            assert "set one_file_system" in reasons[0]
+            host.end(name)
     assert host.left(btrfs_mount) == []
 
 
