@@ -22,7 +22,7 @@ from btrkeep.decisions.cause_words import altered_words
 from btrkeep.decisions.copy_status import CopyState
 from btrkeep.decisions.drills import DrillState, failure_words
 from btrkeep.decisions.findings import PoolVerdict
-from btrkeep.decisions.host_state import COPY, UNKNOWN, HostStatus, has_other_key
+from btrkeep.decisions.host_state import COPY, SKIPPED, UNKNOWN, HostStatus, has_other_key
 from btrkeep.decisions.lasting import host_words, lasting
 from btrkeep.decisions.pool_health import HealthLimits, judge_pool
 from btrkeep.decisions.repeated import Step, repeated_hint, repeated_words
@@ -246,14 +246,15 @@ def _silent(host: HostConfig, status: HostStatus, report: StatusReport, recorded
     if host.optional and host.max_absence is None:
         return
     subject, zone, wait = AlarmSubject(kinds.HOST, host.name), report.config.pool.zone, report.config.notify.silent
+    reason = status.error or next((warning for warning in status.warnings if warning.startswith(SKIPPED)), None)
     if status.last_complete is not None:
         if report.now > message_from(status.last_complete, host, zone, wait):
-            text = alarm_messages.silent(host.name, (report.now - status.last_complete).total_seconds(), status.error)
+            text = alarm_messages.silent(host.name, (report.now - status.last_complete).total_seconds(), reason)
             yield Alarm(SILENT, subject, text, status.last_complete)
         return
     before = recorded.get((SILENT, str(subject)))
     since = before.since if before and before.recovered is None else report.now
-    text = alarm_messages.never_complete(host.name, seconds_between(since, report.now) or 0.0, status.error)
+    text = alarm_messages.never_complete(host.name, seconds_between(since, report.now) or 0.0, reason)
     yield Alarm(SILENT, subject, text, since, is_due=report.now > message_from(since, host, zone, wait))
 
 

@@ -118,10 +118,12 @@ def _until(wait: timedelta) -> timedelta:
 
 def _turn(facts: HostFacts | None, hosts: int) -> int:
     """Returns the number of the host's last run. A silent host counts as tried after all others: if a night does not reach it, the
-    runs of that night have higher numbers.
+    runs of that night have higher numbers. A host whose window closed before its turn comes first.
     """
     if not facts or facts.last_run is None:
         return 0
+    if facts.last_run_outcome == "skipped" and facts.last_run_cause and facts.last_run_cause.code is CauseCode.WINDOW_CLOSED:
+        return 0  # its turn did not come
     return facts.last_run + (hosts if is_timeout(facts.last_run_cause) else 0)
 
 

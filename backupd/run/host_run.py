@@ -455,6 +455,12 @@ class HostRun:
             self.context.catalogue.drop_backup(self.host.name, None)
         return HostResult(self.host.name, "failed", error, seconds=elapsed() - self.begun)
 
+    def skip(self, cause: Cause) -> None:
+        """Records that it was not started, and why."""
+        pid = os.getpid()
+        self.run_id = self.context.catalogue.start_run(self.host.name, self.started, pid, start_time(pid), self.context.night)
+        self._finish_run("skipped", cause_words(cause), cause)
+
     def _finish_run(self, outcome: str, error: str | None, cause: Cause | None = None) -> None:
         fields = {**self._run_fields(error, cause), "finished": self._moment(), "outcome": outcome}
         self.context.catalogue.finish_run(self.run_id, **fields)

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 
 from backupd.repo import backup_json as records
 from backupd.run.host_order import PlannedHost
@@ -20,7 +20,7 @@ from btrkeep.catalogue import Progress
 from btrkeep.clock import elapsed
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.cause_words import cause_words
-from btrkeep.decisions.due import window_end
+from btrkeep.decisions.due import latest, window_end
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.process.proc import start_time
 from btrkeep.process.threads import NoThread, running_threads
@@ -54,7 +54,11 @@ async def _close(run: HostRun, window: Window, seconds: float) -> None:
     end = elapsed() + seconds
     while (left := end - elapsed()) > 0:
         await asyncio.sleep(min(left, _AWAKE))
-    run.cancellation.cancel_for(Cause(CauseCode.WINDOW_CLOSED, facts={"window": str(window)}))
+    run.cancellation.cancel_for(_closed(window))
+
+
+def _closed(window: Window) -> Cause:
+    return Cause(CauseCode.WINDOW_CLOSED, facts={"window": str(window)})
 
 
 def _of_pool(text: str) -> Cause:
@@ -223,6 +227,7 @@ class NightRunner:
                 now = self.context.clock.now()
                 end = window_end(host.window, self.context.config.pool.zone, now)
                 if end is None:
+                    self._record_skip(run, _closed(host.window))
                     self._tell(HostResult(host.name, "skipped", f"its window {host.window} closed before a slot was free"))
                     return
                 window_timer = asyncio.create_task(_close(run, host.window, (end - now).total_seconds()))
@@ -298,7 +303,20 @@ class NightRunner:
     def _skip(self, run: HostRun) -> None:
         """Reports a host that has not started when its window closed; reports nothing if the night's end is the reason."""
         if not self.reason:
+            cause = run.cancellation.reason
+            if cause and cause.code is CauseCode.WINDOW_CLOSED:
+                self._record_skip(run, cause)
             self._tell(HostResult(run.host.name, "skipped", _stop_words(run)))
+
+    def _record_skip(self, run: HostRun, cause: Cause) -> None:
+        """Records it as the reason why the host has no newer backup. If its last run failed, that reason is kept."""
+        if run.host.name not in self._failing:
+            run.skip(cause)
+
+    @cached_property
+    def _failing(self) -> frozenset[str]:
+        facts = self.context.catalogue.host_facts(latest(self.context.clock.now()))
+        return frozenset(name for name, of_host in facts.items() if of_host.last_run_outcome in ("failed", "partial"))
 
     async def _back_up_and_tell(self, entry: PlannedHost) -> None:
         """Catches a bug met by one host, so that the others are still backed up: logs its traceback and counts the host

@@ -142,6 +142,12 @@ def test_what_says_nothing_about_the_host_costs_it_no_night(host_facts: HostFact
     assert taken(plan(config(HostConfig("a")), {"a": host_facts}, NOW, scheduled=True)) == ["a"]
 
 
+def test_a_host_whose_window_closed_before_its_turn_comes_first() -> None:
+    closed = Cause(CauseCode.WINDOW_CLOSED, facts={"window": "22:00-06:00"})
+    by_name = {"a": facts(complete=30, run=30), "b": facts(complete=50, run=1, outcome="skipped", last_run_cause=closed)}
+    assert taken(plan(config(HostConfig("a"), HostConfig("b")), by_name, NOW)) == ["b", "a"]
+
+
 def test_the_host_tried_longest_ago_runs_first_and_new_hosts_before_it() -> None:
     hosts = config(*(HostConfig(name) for name in ("recent", "failing", "old", "never")))
     by_name = {
