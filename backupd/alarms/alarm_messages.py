@@ -198,10 +198,11 @@ def never_copied(kind: str, name: str, seconds: float) -> str:
     return f"{kind} {name}: never {done_words(kind)}, {format_duration(seconds)} after the first check"
 
 
-def drills_fail(failures: Sequence[str]) -> str:
-    """Restored backups differed."""
+def drills_fail(failures: Sequence[str], command: str = "") -> str:
+    """Restored backups differed. `command`: the one that repeats the first drill."""
     more = f" (and {counted(len(failures) - 1, 'more host')})" if len(failures) > 1 else ""
-    return f"drill: {failures[0]}{more}"
+    then = f". When that is corrected: {command}" if command else ""
+    return f"drill: {failures[0]}{more}{then}"
 
 
 def drills_are_late(age: float | None) -> str:

@@ -27,6 +27,7 @@ from btrkeep.decisions.drills import (
     DrillKind,
     DrillOutcome,
     DrillResult,
+    again,
     drill_object,
     failure_words,
     in_turn,
@@ -242,6 +243,7 @@ def say_drill(done: DrillResult) -> None:
             print_wrapped("restored, and compared by rsync: content, owners, modes, times, ACLs, attributes, hard links")
         case DrillOutcome.FAILED:
             print_wrapped(click.style("failed: ", fg="red", bold=True) + printable(failure_words(done)))
+            print_wrapped(f"when that is corrected: `backupd drill {again(done)}`")
         case DrillOutcome.UNFINISHED:
             print_wrapped(click.style("not finished: ", fg="yellow") + f"{where}: {printable(done.text)}")
     if done.left_out:

@@ -237,6 +237,17 @@ def failure_words(drill: DrillResult) -> str:
     return f"{drill.host}@{drill.backup} {_FAILURES[drill.kind]}: {drill.text}"
 
 
+def again(drill: DrillResult) -> str:
+    """Returns the arguments of `backupd drill` that repeat a failed drill: the newest backup has to have the dump."""
+    match drill.kind:
+        case DrillKind.LOAD:
+            return f"{drill.host}@latest"
+        case DrillKind.BOOT:
+            return f"{drill.host} --boot"
+        case DrillKind.RESTORE:
+            return drill.host
+
+
 def drill_object(done: DrillResult) -> dict[str, object]:
     """Returns a drill as JSON."""
     fields = asdict(replace(done, text=printable(done.text)))

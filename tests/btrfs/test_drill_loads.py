@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sqlite3
 from typing import Any
 
@@ -66,7 +67,8 @@ def test_a_load_that_fails_is_a_failed_drill_until_one_succeeds_or_none_is_confi
         assert [row["kind"] for row in shown["failed"]] == (["load"] if shown["state"] == "failing" else [])
         standing = json.loads(dumps.backupd("notify", "--json", check=False).stdout)["standing"]
         alarms = [alarm["text"] for alarm in standing if alarm["subject"] == "drill"]
-        assert alarms == ([f"drill: {words}"] if shown["state"] == "failing" else [])
+        again = f"backupd --config {shlex.quote(str(dumps.config))} drill db1@latest"
+        assert alarms == ([f"drill: {words}. When that is corrected: {again}"] if shown["state"] == "failing" else [])
         return str(shown["state"])
 
     assert state() == "failing"

@@ -313,6 +313,21 @@ def test_a_damaged_copy_is_fetched_again_and_keeps_no_other_host_from_being_repa
     assert "web1" not in {row["host"] for row in damaged}
 
 
+@types("backupd drill {}")
+def test_a_dump_that_could_not_be_loaded_is_loaded_when_its_command_is_corrected(web1: Nights, typist: Typist) -> None:
+    def load(command: str) -> None:
+        web1.tables["drill"] = {"load": [f"{web1.source}/file {command}"]}
+        web1.write()
+
+    web1.backupd("run", "web1")
+    load("false")
+    failed = prints(web1, "drill", "web1@latest")
+    assert failed.returncode == 1
+    load("true")
+    assert "loaded: web1@" in typist.follow(failed, "backupd drill {}").stdout
+    assert "drill failed" not in prints(web1, "status").stdout
+
+
 # --- files, modes and other running programs
 
 
