@@ -16,6 +16,7 @@ NIGHTS = 3
 _LEAST = timedelta(hours=36)
 """The minimum time between the first and the last of them: with `every = "1h"` three backups are less than three nights."""
 _LONGEST_SHOWN = 120
+_ON_HOST = "/etc/btrkeep-source.conf on the host"
 _RANK = {kind: rank for rank, kind in enumerate(ConditionKind)}
 _PLAIN = frozenset("/._-+:,=%~") | frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 
@@ -117,9 +118,11 @@ def _host_remedy(host: str, condition: Condition, command: str) -> str:
     """Returns what to do about snapshots and dumps; "" for other conditions."""
     if condition.kind is ConditionKind.DUMP_FAILED:
         section = printable(f"[dump {condition.key.name}]")
-        return f". Correct {section} in /etc/btrkeep-source.conf on the host, then: {command} run {shlex.quote(host)}"
+        return f". Correct {section} in {_ON_HOST}, then: {command} run {shlex.quote(host)}"
+    if condition.kind is ConditionKind.NO_SNAPSHOT and condition.key.path:  # with "required" the backup would be suspect
+        return f". It became full: raise lvm_size in {_ON_HOST}, then: {command} run {shlex.quote(host)}"
     if condition.kind is ConditionKind.NO_SNAPSHOT:
-        return f". The reason: {command} check --connect"
+        return f". The reason: {command} status {shlex.quote(host)}"
     return ""
 
 

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +28,22 @@ Host = Callable[..., Path]
 def host(nights: Nights, sshd: Sshd) -> Host:
     """Configures web1, whose key runs the lines of a shell script for `begin` and `end`, and rrsync for everything else."""
 
-    def configure(snapshots: str, begin: str, end: str = "exit 1", **keys: Any) -> Path:
-        script = nights.top / "key-command"
-        cases = f'"btrkeep-source begin"*) {begin} ;;\n"btrkeep-source end"*) {end} ;;\n*) exec rrsync -ro / ;;'
-        script.write_text(f'#!/bin/bash\ncase "$SSH_ORIGINAL_COMMAND" in\n{cases}\nesac\n')
-        script.chmod(0o755)
-        folder = nights.source / "www"
-        folder.mkdir(exist_ok=True)
-        (folder / "index.html").write_text("welcome")
-        key = str(sshd.authorize(f'restrict,command="{script}"'))
-        nights.settings("ssh", command="ssh -F none", key=key, known_hosts=str(sshd.known_hosts))
-        nights.host("web1", folder, address=sshd.address, port=sshd.port, snapshots=snapshots, **keys)
-        return folder
+    return partial(configured, nights, sshd)
 
-    return configure
+
+def configured(nights: Nights, sshd: Sshd, snapshots: str, begin: str, end: str = "exit 1", more: str = "", **keys: Any) -> Path:
+    """`more`: further cases of the script."""
+    script = nights.top / "key-command"
+    cases = f'"btrkeep-source begin"*) {begin} ;;\n"btrkeep-source end"*) {end} ;;\n{more}*) exec rrsync -ro / ;;'
+    script.write_text(f'#!/bin/bash\ncase "$SSH_ORIGINAL_COMMAND" in\n{cases}\nesac\n')
+    script.chmod(0o755)
+    folder = nights.source / "www"
+    folder.mkdir(exist_ok=True)
+    (folder / "index.html").write_text("welcome")
+    key = str(sshd.authorize(f'restrict,command="{script}"'))
+    nights.settings("ssh", command="ssh -F none", key=key, known_hosts=str(sshd.known_hosts))
+    nights.host("web1", folder, address=sshd.address, port=sshd.port, snapshots=snapshots, **keys)
+    return folder
 
 
 def answer(folder: Path, **changes: Any) -> str:
@@ -160,6 +163,39 @@ def test_a_session_that_the_host_has_lost_is_begun_again(nights: Nights, host: H
     (result,) = nights.night("web1")
     assert (result.outcome, result.attempts, result.warnings) == ("complete", 2, ())
     assert begun.read_text() == "\n\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["none", "full"])
+def test_the_alarm_of_the_third_night_has_a_command_that_leads_to_the_reason_or_ends_it(
+    shared_btrfs: Path, sshd: Sshd, kind: str
+) -> None:
+    """The command is typed in the state in which it is advised. `check --connect` shows nothing of a snapshot that becomes full."""
+    nights = Nights(shared_btrfs, "--rehearsal")
+    folder = nights.source / "www"
+    taken = [{"mount": str(folder), "method": "lvm", "taken": "2026-11-30T09:24:00.000Z"}]
+    paths = [{"path": str(folder), "consistency": "snapshot", "methods": ["lvm"], "reason": None}]
+    begin = NO_ANSWER["own error"][0] if kind == "none" else f"echo '{answer(folder, filesystems=taken, paths=paths)}'"
+
+    def night(day: int, full: list[str]) -> list[str]:
+        end = f"echo '{json.dumps({'format': 1, 'removed': 1, 'full': full})}'"
+        configured(nights, sshd, "auto", begin, end, _LIVE_SESSION)
+        nights.backupd("run", "web1", "--now", f"2026-11-{day:02}T22:00:00Z")
+        done = nights.backupd("notify", "--json", "--now", f"2026-11-{day:02}T22:30:00Z", check=False)
+        return [alarm["text"] for alarm in json.loads(done.stdout)["standing"] if "web1" in alarm["subject"]]
+
+    texts = [night(day, [str(folder)]) for day in (1, 2, 3)]
+    assert [len(each) for each in texts] == [0, 0, 1]
+    command = texts[2][0].rpartition(f"backupd --config {shlex.quote(str(nights.config))} ")[2]
+    now = ("--now", "2026-11-03T23:00:00Z")
+    shown = " ".join(nights.backupd(*shlex.split(command if kind == "none" else "status web1"), *now, check=False).stdout.split())
+    if kind == "none":
+        assert command == "status web1"
+        assert NO_ANSWER["own error"][1] in shown
+    else:
+        assert f"the snapshot of {folder} became full: raise lvm_size on the host" in shown
+        assert command == "run web1"
+        assert night(4, []) == []
 
 
 def test_a_key_without_root_reads_what_it_may_and_the_backup_names_the_rest(

@@ -115,12 +115,12 @@ def test_the_alarm_names_the_command_that_leaves_the_unreadable_name_out() -> No
         (
             ConditionKey(ConditionKind.NO_SNAPSHOT, ""),
             "the host has made no snapshots since 2026-11-01T22:00:00Z (3 backups in a row), so its files were read live",
-            "The reason: backupd --pool big check --connect",
+            "The reason: backupd --pool big status web1",
         ),
         (
             ConditionKey(ConditionKind.NO_SNAPSHOT, "/srv"),
             "/srv has not been read from a snapshot since 2026-11-01T22:00:00Z (3 backups in a row)",
-            "The reason: backupd --pool big check --connect",
+            "It became full: raise lvm_size in /etc/btrkeep-source.conf on the host, then: backupd --pool big run web1",
         ),
     ],
     ids=["dump", "host", "path"],
