@@ -90,6 +90,9 @@ async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig, conf
     return findings if any(finding.level in ("warning", "error") for finding in findings) else [reached, *findings]
 
 
+_ADD = "add the folder of the dumps to its paths, or remove the section from /etc/btrkeep-source.conf on the host"
+
+
 async def _unfit_rsync(config: Config, host: HostConfig, connection: SharedConnection) -> Finding | None:
     """Returns an error if the host's rsync cannot do what a backup needs: the run would fail with a less clear message.
 
@@ -104,14 +107,16 @@ async def _unfit_rsync(config: Config, host: HostConfig, connection: SharedConne
 
 
 async def _snapshots(config: Config, host: HostConfig, connection: SharedConnection) -> list[Finding]:
-    """Returns the source paths of a host with `snapshots` that a run would not read from snapshots, and why."""
+    """Returns the source paths of a host with `snapshots` that a run would not read from snapshots, and why; and the dumps that it
+    would not make.
+    """
     if host.engine == "send":
         return await _streams(config, host, connection)
     if host.snapshots == "off":
         return []
     level = "warning" if host.snapshots == "required" else "note"
     try:
-        paths = await check_source(host, config.ssh, await connection.socket(Cancellation()))
+        paths, outside = await check_source(host, config.ssh, await connection.socket(Cancellation()))
     except (NoSnapshots, NotConnected) as error:
         message, hint = (error.message, error.hint) if isinstance(error, NoSnapshots) else ("it could not be reached again", "")
         return [Finding("host", "warning", f"the host makes no snapshots: {message}", hint, subject=host.name)]
@@ -120,6 +125,9 @@ async def _snapshots(config: Config, host: HostConfig, connection: SharedConnect
         Finding("host", level, f"{printable(path)}: no snapshot: {consistency.reason}", hint, subject=host.name)
         for path, consistency in paths.items()
         if consistency.is_live
+    ] + [
+        Finding("host", "warning", f"the dump {name} is not made: no source path contains {output}", _ADD, subject=host.name)
+        for name, output in outside.items()
     ]
 
 

@@ -114,11 +114,19 @@ async def end_session(
         raise invalid_answer("end") from None
 
 
-async def check_source(host: HostConfig, ssh: SshSettings, control: Path | None) -> dict[str, PathConsistency]:
-    """Returns how each source path would be read in a session. Changes nothing on the host. Raises NoSnapshots and NotConnected."""
+async def check_source(
+    host: HostConfig, ssh: SshSettings, control: Path | None
+) -> tuple[dict[str, PathConsistency], dict[str, str]]:
+    """Returns how each source path would be read in a session, and the outputs of the dumps that no source path contains, by name.
+
+    Changes nothing on the host. Raises NoSnapshots and NotConnected.
+    """
     answer = await ask_source(host, ssh, control, ("check", "--", *host.paths), RunCancellation(), _CHECK_SECONDS)
     try:
-        return _consistencies(parsed_answer(answer), host.paths, {})
+        fields = parsed_answer(answer)
+        dumps = {limited_text(dump["name"]): limited_text(dump["path"]) for dump in list_of(fields, "dumps", MOST_DUMPS)}
+        outside = {name: output for name, output in dumps.items() if not any(below(output, path) for path in host.paths)}
+        return _consistencies(fields, host.paths, {}), outside
     except INVALID:
         raise invalid_answer("check") from None
 

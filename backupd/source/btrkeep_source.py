@@ -1869,7 +1869,7 @@ class Host:
                 else:
                     answers.append(make_dump(dump))
             else:
-                error = f"it was not run: no path of this backup contains {dump.output}; add it"
+                error = f"it was not run: no path of this backup contains {dump.output}; add it to the host's paths"
                 answer = {"name": dump.name, "path": as_text(dump.output), "status": None, "seconds": 0.0, "bytes": 0}
                 answers.append(dict(answer, error=error, required=dump.required))
         return answers

@@ -287,15 +287,23 @@ def test_a_dry_run_prints_the_rsync_of_a_session(web1: Web1) -> None:
 def test_check_connect_names_the_paths_without_a_snapshot(web1: Web1) -> None:
     def findings() -> list[dict[str, Any]]:
         answer = json.loads(web1.nights.backupd("check", "--connect", "--json", check=False).stdout)
-        return [finding for finding in answer if finding.get("check") == "host" or "snapshot" in json.dumps(finding)]
+        return [
+            finding
+            for finding in answer
+            if finding.get("check") == "host" or "snapshot" in json.dumps(finding) or "dump" in json.dumps(finding)
+        ]
 
     web1.configure(web1.www, web1.live)
     (note,) = [finding for finding in findings() if "no snapshot" in finding["message"]]
     assert (note["level"], note["message"].split(":")[0]) == ("note", str(web1.live))
     web1.configure(web1.www, web1.live, snapshots="required")
     assert [finding["level"] for finding in findings() if "no snapshot" in finding["message"]] == ["warning"]
-    web1.configure(web1.www)
+    web1.configure(web1.www, config=DUMP.format(command="echo rows", output="/var/lib/elsewhere/shop.sql", required="yes"))
     assert not [finding for finding in findings() if "no snapshot" in finding["message"]]
+    (warning,) = [finding for finding in findings() if "dump" in finding["message"]]
+    assert warning["message"] == "the dump shop is not made: no source path contains /var/lib/elsewhere/shop.sql"
+    web1.configure(web1.www, config=DUMP.format(command="echo rows", output=web1.www / "shop.sql", required="yes"))
+    assert not [finding for finding in findings() if "dump" in finding["message"]]
     web1.nights.settings("ssh", key=str(web1.program.sshd.authorize('restrict,command="rrsync -ro /"')))
     (warning,) = [finding for finding in findings() if "no snapshot" in finding["message"]]
     assert warning["message"].startswith("the host makes no snapshots: the host does not run btrkeep-source")
