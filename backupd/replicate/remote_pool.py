@@ -65,6 +65,10 @@ _HINTS = {
     "line",
     ExitCause.NO_RSYNC: "install btrkeep on the other server, or correct the path in its authorized_keys",
     ExitCause.NO_SUCH_NAME: "correct the address, or /etc/hosts",
+    ExitCause.REFUSED: "start sshd on that server, or correct the port",
+    ExitCause.NO_ROUTE: "check that it is on, and the network",
+    ExitCause.SILENT: "check that it is on, and its firewall",
+    ExitCause.NO_ANSWER_CONNECTING: "check that it is on, and its firewall",
 }
 
 

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -146,7 +146,8 @@ TABLE: Mapping[tuple[str, str], Advice] = {
         "Check why it cannot be updated; the repository may be unreachable or full.",
         "backupd offsite run {name} --dry-run", "copies"),
     (ANY, kinds.REPLICA): _REPLICA,
-    (ANY, kinds.PUSH): _REPLICA,
+    # The other server chooses the backups, so a dry run does not even connect.
+    (ANY, kinds.PUSH): replace(_REPLICA, command="backupd replicate {name}"),
     (ANY, kinds.FETCHED_BY): Advice(
         "The other server, or the disk, has not fetched from this pool: check why.",
         "backupd status", "copies"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from backupd.doctor.copy_checks import _of_key
-from backupd.replicate.remote_pool import OwnStreams, RemotePool, RemotePoolMissing
+from backupd.replicate.remote_pool import OwnStreams, RemotePool, RemotePoolMissing, unreached_hint
 from backupd.replicate.wire import END, PROTOCOL, ConnectionBroken, object_frame, write_all
 from btrkeep.decisions.replication import Fetch, RemoteBackup
 from btrkeep.units import backup_name, format_size
@@ -146,3 +146,16 @@ def test_a_server_lists_two_million_backups_and_no_more() -> None:
     with saying(*hosts) as far, pytest.raises(ConnectionBroken, match="endless"):
         heard.extend(len(host.backups) for host in far.hosts())
     assert heard == [100_000] * 20
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("ssh: connect to host 127.0.0.1 port 22: Connection refused", "start sshd on that server"),
+        ("ssh: connect to host backup2 port 22: No route to host", "check that it is on"),
+        ("ssh: connect to host backup2 port 22: Connection timed out", "check that it is on"),
+        ("ssh: Could not resolve hostname backup2: Name or service not known", "correct the address"),
+    ],
+)
+def test_a_server_that_cannot_be_reached_has_a_hint_about_that_and_not_about_its_key(line: str, hint: str) -> None:
+    assert unreached_hint([line]).startswith(hint)
