@@ -207,7 +207,7 @@ def filters(host: HostConfig, path: str) -> tuple[str, ...]:
         *(f"--filter=- {pattern}" for pattern in host.self_excluded),
         *(f"--filter=- {pattern}" for pattern in host.exclude),
         *((f"--filter=- {SNAPSHOTS}",) if host.snapshots != "off" else ()),
-        *((f"--filter=- {KEPT_SNAPSHOTS}",) if host.address else ()),
+        f"--filter=- {KEPT_SNAPSHOTS}",
     )
 
 

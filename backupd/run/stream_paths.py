@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from errno import EDQUOT
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 
 from backupd.repo.backup_json import DATA, PathOutcome, PathResult
 from backupd.repo.leftovers import remove_tree
+from backupd.repo.notes_json import read_notes
+from backupd.repo.seals import is_original
 from backupd.rsync.messages import Messages, Output
 from backupd.rsync.process import RunCancellation
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
@@ -35,6 +38,7 @@ from backupd.streams.host_stream import (
     begin_stream,
     begin_streams,
     in_stream,
+    is_identity,
     keeper_of,
     stream_command,
 )
@@ -45,8 +49,10 @@ from btrkeep.consistency import SNAPSHOT, HostDump, PathConsistency
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.host_state import is_absent
 from btrkeep.decisions.rsync_meaning import Meaning, meaning
+from btrkeep.errors import OperatorError
 from btrkeep.pool.allocation import Allocation, may_have_lost_data, read_allocation
 from btrkeep.pool.locks import Lock
+from btrkeep.pool.subvolume import describe
 from btrkeep.units import bounded, counted
 
 log = logging.getLogger(__name__)
@@ -242,12 +248,22 @@ class StreamTransfer:
         return session
 
     def _parent_of(self, path: str) -> str | None:
-        """Returns the identity of the snapshot that the base has at a path, unchanged."""
+        """Returns the identity of the snapshot that the base has at a path, unchanged; accepted changes are changes."""
         base = self.prepared.base
         if base is None or base.repaired is not None or self.prepared.dropped:
             return None
+        if not base.name or not self._is_base_original(base.name):
+            return None
         before = base.path(path)
-        return before.stream if before else None
+        return before.stream if before and before.stream and is_identity(before.stream) else None
+
+    def _is_base_original(self, name: str) -> bool:
+        folder = self.context.pool.host(self.host.name)
+        try:
+            subvolume = describe(folder / name)
+            return subvolume is not None and is_original(folder / name, subvolume, read_notes(folder), name)
+        except (OSError, OperatorError):
+            return False
 
     async def _path(self, stream: HostStream) -> PathResult:
         path, begun = stream.path, time.monotonic()
@@ -441,6 +457,9 @@ def _empty(folder: Path) -> None:
     elif folder.is_dir():
         remove_tree(folder)
     folder.mkdir(parents=True)
+    for inherited in ("system.posix_acl_default", "system.posix_acl_access"):  # of a folder above that rsync has made
+        with suppress(OSError):
+            os.removexattr(folder, inherited)
 
 
 Transfer = HostTransfer | StreamTransfer

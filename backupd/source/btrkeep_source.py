@@ -1626,6 +1626,17 @@ def keeper_of(name: str) -> str:
     return name.split("=")[1]
 
 
+def require_different(paths: Sequence[str]) -> None:
+    """Refuses two paths of one subvolume, as bind mounts give them: each would delete the other's snapshot."""
+    by_device: Dict[int, str] = {}
+    for path in paths:
+        other = by_device.setdefault(os.stat(path).st_dev, path)
+        if other != path:
+            raise RefusedRequest(
+                f"{one_line(path)} is the same subvolume as {one_line(other)}; keep one of them in the host's paths"
+            )
+
+
 def keep_snapshot(path: str, server: str, keeper: str, have: Sequence[str]) -> Dict[str, Any]:
     """Takes the snapshot of a subvolume for a stream, and removes those of this keeper that are no parent; returns the answer about
     the path.
@@ -1883,6 +1894,7 @@ class Host:
         if "--send" in asked.options and len(paths) > 1:
             raise RefusedRequest("send-begin --send needs a single path")
         self._require_streams(paths)
+        require_different(paths)
         dumps = self._dumps(paths)
         self.sessions.prepare()
         with self.sessions.locked():

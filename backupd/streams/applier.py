@@ -70,6 +70,7 @@ class Applier:
         self._path: bytes | None = None
         self._fd = self._size = self._links = 0
         self._has_data = False
+        self._cut: int | None = None  # where `encoded_write` has cut the open file, until the stream does that too
         self._top_times = (0, 0)
 
     # --- files that are written ---------------------------------------------------------------------------------------------
@@ -92,7 +93,9 @@ class Applier:
             return
         size = os.fstat(self._fd).st_size
         os.close(self._fd)
-        self._path = None
+        path, self._path = self._path, None
+        if self._cut is not None:  # an inline extent may have others behind it: unchanged ones are not in the stream
+            raise wire.StreamError(wire.DOES_NOT_FIT, f"{wire.shown(path)} was cut, but does not end there on the host")
         self.numbers["bytes"] += (size - self._size) * self._links
         if self._has_data:
             self.numbers["transferred"] += 1
@@ -124,8 +127,9 @@ class Applier:
         data.frombytes(attributes[wire.A_DATA])
         self._takes(len(data))
         end = wire.number(attributes, wire.A_OFFSET) + length
-        if end % BLOCK and os.fstat(file).st_size > end:  # the kernel only accepts it at the end, and it is the end on the host
+        if end % BLOCK and os.fstat(file).st_size > end:  # the kernel only accepts it at the end of a file; see `close`
             os.ftruncate(file, end)
+            self._cut = end
         vector = array("Q", (data.buffer_info()[0], len(data)))
         words = ENCODED_ARGUMENTS.pack(
             vector.buffer_info()[0],
@@ -191,7 +195,8 @@ class Applier:
         fcntl.ioctl(self._file(path), UNRESVSP, words)
 
     def truncate(self, path: bytes, attributes: "dict[int, Any]") -> None:
-        os.ftruncate(self._file(path), wire.number(attributes, wire.A_SIZE))
+        os.ftruncate(self._file(path), size := wire.number(attributes, wire.A_SIZE))
+        self._cut = None if size == self._cut else self._cut
 
     # --- names --------------------------------------------------------------------------------------------------------------
     def _made(self, regular: int = 0) -> None:

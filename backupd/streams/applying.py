@@ -87,7 +87,8 @@ def applier_command(target: StreamTarget, stream: int, calls: int | None) -> tup
         target.parent or "-",
         *("-" if limit is None else str(limit) for limit in (target.most_files, target.most_bytes)),
     )
-    python = _PYTHON if os.access(_PYTHON, os.X_OK) else os.path.realpath(sys.executable)
+    own = os.path.realpath(sys.executable)
+    python = own if own.startswith("/usr/") or not os.access(_PYTHON, os.X_OK) else _PYTHON  # the cell shows /usr
     command = (python, "-I", "-S", "-c", _START, str(_FOLDER.parent.parent), *words)
     if calls is None:
         return command

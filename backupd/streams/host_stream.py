@@ -41,6 +41,11 @@ _MOST_PATHS, _MOST_NAMED, _MOST_ABOVE = 10_000, 100, 2048
 _MOST = (0o7777, (1 << 32) - 2, (1 << 32) - 2, (1 << 63) - 1)  # of the attributes of a folder
 
 
+def is_identity(text: str) -> bool:
+    """Returns True for the identity of a snapshot as the host's program accepts it."""
+    return _IDENTITY.fullmatch(text) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class FolderAbove:
     """A folder above a source path, which is not in its stream."""

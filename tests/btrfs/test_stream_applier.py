@@ -1,5 +1,6 @@
 """Streams of a real `btrfs send`, applied by our program and by `btrfs receive`: the two trees have to be equal in everything."""
 
+import fcntl
 import json
 import os
 import random
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from backupd.streams.applier import CLONE_ARGUMENTS, CLONE_RANGE
 from backupd.streams.applying import StreamTarget, applier_command
 from tests.beds import differences, manifest, work
 from tests.beds.random_tree import random_tree
@@ -247,6 +249,22 @@ def test_compressed_files_that_change_in_place_stay_compressed(make_btrfs: Calla
                     file.truncate(chance.choice((0, 100, 5000, 200_000)))
                 file.seek(chance.choice((0, 0, 3000, 4096, 150_000)))
                 file.write(b"%d compressible words " % chance.randrange(10) * chance.choice((2, 20, 300, 20_000)))
+        streams.night(as_received=False)
+
+
+def test_an_inline_extent_before_unchanged_data_cuts_no_file(make_btrfs: Callable[..., Path]) -> None:
+    """Its stream has only that extent, and no command for the size. A complete stream has the rest."""
+    streams = Streams(make_btrfs(size="300M", options="compress=zstd"), make_btrfs(size="300M"), 2)
+    file, copy = streams.tree / "file", streams.tree / "copy"
+    file.write_bytes(b"old head" * 512 + random.Random(1).randbytes(8192))
+    work("sync", "-f", streams.source)
+    work("cp", "--reflink=always", file, copy)
+    streams.night(as_received=False)
+    file.write_bytes(b"new head " * 200)
+    work("sync", "-f", streams.source)
+    with copy.open("rb") as source, file.open("r+b") as target:
+        fcntl.ioctl(target, CLONE_RANGE, CLONE_ARGUMENTS.pack(source.fileno(), 4096, 8192, 4096))
+    with pytest.raises(AssertionError, match=r"\(4, 'file was"):
         streams.night(as_received=False)
 
 

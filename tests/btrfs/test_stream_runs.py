@@ -85,6 +85,36 @@ def test_the_second_night_brings_only_the_difference(web1: Web1) -> None:
     assert links == 2
 
 
+def test_a_backup_whose_changes_were_accepted_is_no_parent(web1: Web1) -> None:
+    """The host sends what changed since its snapshot; what was changed in the backup by hand would stay changed for ever."""
+    web1.run()
+    (name,) = web1.nights.names("web1")
+    backup = web1.nights.data("web1", web1.srv, name)
+    top = web1.nights.top / "pool" / "hosts" / "web1" / name
+    top = top if top.exists() else next(folder for folder in backup.parents if folder.name == name)
+    work("btrfs", "property", "set", top, "ro", "false")
+    (backup / "second-name").unlink()
+    (backup / "big").write_bytes(b"changed by hand")
+    work("btrfs", "property", "set", top, "ro", "true")
+    web1.nights.backupd("verify", "web1", check=False)
+    web1.nights.backupd("accept", "web1", name)
+    web1.run()
+    assert web1.differences() == []
+    assert web1.path()["numbers"]["received"] > 4 << 20
+
+
+def test_two_paths_of_one_subvolume_are_refused_with_both_names(web1: Web1, tmp_path: Path) -> None:
+    again = web1.top / "again"
+    again.mkdir()
+    work("mount", "--bind", web1.srv, again)
+    try:
+        web1.configure(web1.srv, again)
+        error = web1.run("failed")["error"]
+    finally:
+        work("umount", again)
+    assert f"{again} is the same subvolume as {web1.srv}" in error
+
+
 def test_compressed_data_that_the_disk_did_not_store_are_no_complete_backup(sshd: Sshd, make_btrfs: Callable[..., Path]) -> None:
     """The kernel reports such a failed write to nobody, but counts it."""
     top = make_btrfs(size="300M", options="compress-force=zstd")
