@@ -67,8 +67,8 @@ def usual_file(file: Entry | PlainFile, name: bytes) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class DataMap:
-    """The map of the data of a file with holes, which is written before the data. `runs` yields the same at each call, because
-    there may be millions.
+    """The map of the data of a file of `size` bytes with holes, which is written before the data. `runs` yields the same at each
+    call, because there may be millions.
 
     `data`: the bytes in `count` runs; `length`: the bytes of the map without its padding.
     """
