@@ -15,9 +15,11 @@ from btrkeep.process.batch_workers import BatchWorkers
 _FEW, _LITTLE = 8, 64 << 10  # files and bytes: fewer are written here, because handing them over takes longer
 
 Work = Callable[..., BatchResult]
-"""Takes the open folder of the backup, that of the destination, and files of it; with `is_bare`, the value that `do` got."""
+"""Takes the open folder of the backup, that of the destination, and files of it; with `is_bare`, the value that `do` got; and with
+`synced`, that of `turn_to`.
+"""
 FolderWork = Callable[..., list[BatchResult]]
-"""Takes the open folders that contain plain folders, and the plain folders; with `is_bare`, the value that `do_folders` got."""
+"""Takes the open folders that contain plain folders, and the plain folders; the rest as for Work."""
 Then = Callable[[PlainVisits, Sequence[PlainFile], BatchResult], None]
 """Takes the group, the files that were given, and their result. The folder of the group is open then."""
 FoldersThen = Callable[[FolderVisits, BatchResult, Sequence[BatchResult]], None]
@@ -42,7 +44,7 @@ class GroupWorkers(Closing):
     def __init__(self, to: Destination, phases: Sequence[WorkPhase], *, kept: Callable[[], Sequence[int]]) -> None:
         self._to = to
         self._phases = phases
-        self._number = 0
+        self._number = self._synced = 0
         self._kept = kept
         self._sources: set[int] = set()
         self._workers: BatchWorkers | None = None
@@ -54,9 +56,9 @@ class GroupWorkers(Closing):
         while self._sources:
             os.close(self._sources.pop())
 
-    def turn_to(self, number: int) -> None:
-        """Begins the phase of that number. All work of the previous one is finished."""
-        self._number = number
+    def turn_to(self, number: int, synced: int) -> None:
+        """Begins the phase of that number. All work of the previous one is finished. `synced` is passed to the work, if not 0."""
+        self._number, self._synced = number, synced
 
     def do(self, plain: PlainVisits, files: Sequence[PlainFile], then: Then, *, is_bare: bool = False) -> bool:
         """Gives files of a group to a worker; `then` is called at once, or during a later wait. `is_bare` is passed to the work.
@@ -65,7 +67,7 @@ class GroupWorkers(Closing):
         """
 
         def at_once(to: int) -> None:
-            then(plain, files, self._phase.work(plain.group.folder, to, files, **_bare(is_bare)))
+            then(plain, files, self._phase.work(plain.group.folder, to, files, **self._options(is_bare)))
 
         def handled(source: int, answer: Sequence[Any]) -> None:
             then(plain._replace(group=plain.group._replace(folder=source)), files, BatchResult(*answer))
@@ -79,7 +81,7 @@ class GroupWorkers(Closing):
         group = visits.group
 
         def at_once(to: int) -> None:
-            then(visits, *_together(self._phase.folder_work(group.folder, to, group.folders, **_bare(is_bare))))
+            then(visits, *_together(self._phase.folder_work(group.folder, to, group.folders, **self._options(is_bare))))
 
         def handled(source: int, answers: Sequence[Sequence[Any]]) -> None:
             together, *each = (BatchResult(*answer) for answer in answers)
@@ -115,15 +117,15 @@ class GroupWorkers(Closing):
             self._sources.discard(opened)
             os.close(opened)
 
-        self._workers.give(opened, folder, (self._number, batch(), is_bare), take)
+        self._workers.give(opened, folder, (self._number, self._synced, batch(), is_bare), take)
         return True
 
-    def _answer(self, source: int, to: int, batch: tuple[int, list[Any] | bytes, bool]) -> Any:
+    def _answer(self, source: int, to: int, batch: tuple[int, int, list[Any] | bytes, bool]) -> Any:
         """Does a batch in a separate process."""
-        self._number, given, is_bare = batch
+        self._number, self._synced, given, is_bare = batch
         if not isinstance(given, bytes):
-            return tuple(self._phase.work(source, to, list(map(PlainFile._make, given)), **_bare(is_bare)))
-        together, each = _together(self._phase.folder_work(source, to, unpack_folders(given), **_bare(is_bare)))
+            return tuple(self._phase.work(source, to, list(map(PlainFile._make, given)), **self._options(is_bare)))
+        together, each = _together(self._phase.folder_work(source, to, unpack_folders(given), **self._options(is_bare)))
         return [tuple(together), *map(tuple, each)]
 
     @property
@@ -133,14 +135,13 @@ class GroupWorkers(Closing):
     def _is_small(self, names: int, size: int) -> bool:
         return self._phase.at_once and names <= _FEW and size <= _LITTLE
 
+    def _options(self, is_bare: bool) -> dict[str, bool | int]:
+        return ({"is_bare": True} if is_bare else {}) | ({"synced": self._synced} if self._synced else {})
+
     def finish(self) -> None:
         """Waits for all groups and folders. Raises the same as `do`."""
         if self._workers:
             self._workers.finish()
-
-
-def _bare(is_bare: bool) -> dict[str, bool]:
-    return {"is_bare": True} if is_bare else {}
 
 
 def _together(handled: Sequence[BatchResult]) -> tuple[BatchResult, Sequence[BatchResult]]:

@@ -182,6 +182,7 @@ def compare_folders(
     privileged: bool,
     content: bool,
     is_bare: bool = False,
+    synced: int = 0,
 ) -> list[BatchResult]:
     """Compares folders with their files, like `plain_files.compare`. Both sides are found by name.
 
@@ -192,7 +193,7 @@ def compare_folders(
         try:
             if folder.files:
                 done = _compared(
-                    source, to, folder, reflinks=reflinks, privileged=privileged, content=content, is_bare=is_bare
+                    source, to, folder, reflinks=reflinks, privileged=privileged, content=content, is_bare=is_bare, synced=synced
                 )  # fmt: skip
             else:
                 done = _DONE if _is_same_empty(source, to, folder, is_bare=is_bare) else _not_done(folder)
@@ -213,7 +214,7 @@ def _is_same_empty(source: int, to: int, folder: PlainFolder, *, is_bare: bool) 
 
 
 def _compared(
-    source: int, to: int, folder: PlainFolder, *, reflinks: bool, privileged: bool, content: bool, is_bare: bool
+    source: int, to: int, folder: PlainFolder, *, reflinks: bool, privileged: bool, content: bool, is_bare: bool, synced: int
 ) -> BatchResult:
     """Compares one folder with its files. Raises OSError."""
     needs_source, ours = not is_bare or content or any(file.target == b"" for file in folder.files), -1
@@ -224,7 +225,8 @@ def _compared(
                 ours = open_on_same_device(source, folder.name)
                 is_same = is_same and not any(map(comparable, os.listxattr(ours)))
             handled = compare(
-                ours, theirs, folder.files, reflinks=reflinks, privileged=privileged, content=content, is_bare=is_bare
+                ours, theirs, folder.files,
+                reflinks=reflinks, privileged=privileged, content=content, is_bare=is_bare, synced=synced,
             )  # fmt: skip
         finally:
             if ours >= 0:

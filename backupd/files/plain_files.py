@@ -244,12 +244,21 @@ def _filled(original: int, made: int, file: PlainFile, reflinks: bool) -> bool:
 
 
 def compare(
-    source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, content: bool, is_bare: bool = False
+    source: int,
+    to: int,
+    files: Sequence[PlainFile],
+    *,
+    reflinks: bool,
+    privileged: bool,
+    content: bool,
+    is_bare: bool = False,
+    synced: int = 0,
 ) -> BatchResult:
     """Returns the files that may differ. With `content` data is read on both sides, from the disk and not from memory; with
     `reflinks` only data that is not shared. Bytes are counted as read.
 
-    `is_bare`: none has an attribute in the backup. Without long symlinks and `content`, `source` is not used then.
+    `is_bare`: none has an attribute in the backup. Without long symlinks and `content`, `source` is not used then. `synced`: when
+    the sync of the destination began, in nanoseconds: a file that changed later is opened, which writes its delayed data.
     """
     left_over, equal = list[int](), list[int]()
     attribute_names = [] if is_bare else _attribute_names(source, files)
@@ -270,7 +279,8 @@ def compare(
         return BatchResult(left_over, 0)
     size = 0
     reflinks = reflinks and filesystem_of(source) == filesystem_of(to)
-    for number, read in _same_contents(source, to, [(number, files[number]) for number in equal if files[number].size], reflinks):
+    examined = [(number, files[number]) for number in equal if files[number].size]
+    for number, read in _same_contents(source, to, examined, reflinks, synced):
         if read is None:
             left_over.append(number)
         else:
@@ -325,7 +335,7 @@ def _value(path: bytes, name: str) -> bytes:
 
 
 def _same_contents(
-    source: int, to: int, files: Iterable[tuple[int, PlainFile]], reflinks: bool
+    source: int, to: int, files: Iterable[tuple[int, PlainFile]], reflinks: bool, synced: int
 ) -> Iterator[tuple[int, int | None]]:
     """Yields for each file the bytes that were read on each side; None if it differs or cannot be read.
 
@@ -334,7 +344,7 @@ def _same_contents(
     opened: list[tuple[int, PlainFile, int, int]] = []
     try:
         for number, file in files:
-            if reflinks and _is_shared(source, to, file):
+            if reflinks and _is_shared(source, to, file, synced):
                 yield number, 0
                 continue
             pair = _opened(source, to, file)
@@ -357,12 +367,13 @@ def _same_contents(
             os.close(theirs)
 
 
-def _is_shared(source: int, to: int, file: PlainFile) -> bool:
+def _is_shared(source: int, to: int, file: PlainFile, synced: int) -> bool:
     """Returns True if a file and its copy share all data; False also if only open files can show it."""
     try:
         status = os.stat(file.name, dir_fd=to, follow_symlinks=False)
         return (
             stat.S_ISREG(status.st_mode)
+            and status.st_ctime_ns < synced  # delayed data has no items; only the mtime can be set to an old one
             and status.st_dev == os.fstat(to).st_dev
             and have_same_items(source, file.inode, to, status.st_ino)
         )

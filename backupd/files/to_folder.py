@@ -32,6 +32,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.fs.file_data import SourceUnreadable, at_source
 from btrkeep.units import counted, printable
 
+_COARSE = 5  # CLOCK_REALTIME_COARSE, which gives files their times
 _LATE = 32  # at most so many open folders wait for their times
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -43,6 +44,17 @@ def _sync(to: Destination) -> None:
     except OSError as error:
         hint = "check its filesystem and the kernel's messages (dmesg); the same command then lists the differences from the backup"
         raise OperatorError(f"{printable(str(error.filename))}: {error.strerror}", hint) from error
+
+
+def _next_tick() -> int:
+    """Waits up to 10 ms until the clock of the filesystems advances, and returns its time, in nanoseconds: later than the last
+    change of each file that is complete now, and not later than that of any future change.
+    """
+    before = now = time.clock_gettime_ns(_COARSE)
+    while now == before:
+        time.sleep(0.001)
+        now = time.clock_gettime_ns(_COARSE)
+    return now
 
 
 def _ignored(_path: bytes, _error: OSError) -> None:
@@ -137,8 +149,9 @@ class LocalRestore:
                     self.result.problems.add(place, f"could not delete this temporary folder of the restore: {self._staging.left}")
                 self.progress.phase = "syncing"
                 self._tell(self.progress)
+                synced = _next_tick()
                 _sync(to)
-                self._compare(to, preview, workers)
+                self._compare(to, preview, workers, synced)
         self.result.seconds = time.monotonic() - begun
         return self.result
 
@@ -466,7 +479,7 @@ class LocalRestore:
             f"{hint} and run the same command again: it skips the files that are already there",
         )
 
-    def _compare(self, to: Destination, preview: RestorePreview, workers: GroupWorkers) -> None:
+    def _compare(self, to: Destination, preview: RestorePreview, workers: GroupWorkers, synced: int) -> None:
         content = self.request.content
         self.progress.turn_to("comparing", preview.names, preview.size if content else 0)
         contents = FileComparer(to, self._reflinks, self._moved, self._damaged)
@@ -475,7 +488,7 @@ class LocalRestore:
         comparer = ResultComparer(
             contents, exempt, each, self._unread_since, self.progress, self.result.differences, self._bare, content=content
         )
-        workers.turn_to(1)
+        workers.turn_to(1, synced)
         for visit in self._visits(Withheld(), self._unread_since):
             if isinstance(visit, PlainVisits):
                 comparer.compare_group(visit, workers)

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from backupd.files import plain_files
+from backupd.files import plain_files, to_folder
+from backupd.files.destination import Destination
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Descent, Tree
@@ -146,6 +147,33 @@ def test_a_small_file_that_changes_before_the_comparison_is_named(nights: Nights
         done = doing.run(doing.preview())
     why = "differs: content" if content else "differs: time"
     assert done.differences.samples == [(os.fsencode(name), why)]
+
+
+def test_on_the_pool_a_file_that_changes_after_the_sync_is_named(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its new data is not on the disk yet, and its time is that of the backup again."""
+    top, out, sync = nights.source / "top", nights.top / "out", to_folder._sync
+    for folder in ("one", "other"):
+        for number in range(40):
+            write(top / folder / f"file{number}", f"{number} " * 1000 * (number % 2) or "inline")
+    for number in range(300):
+        write(top / "many" / f"file{number}").write_bytes(os.urandom(5000))
+    nights.host("web1", top)
+    nights.run("web1")
+    names = [out / "top" / name for name in ("many/file7", "one/file8", "other/file9")]
+
+    def change_after(to: Destination) -> None:
+        sync(to)
+        for name in names:
+            status = name.stat()
+            with name.open("r+b") as file:
+                file.write(b"!")
+            os.utime(name, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    monkeypatch.setattr(to_folder, "_sync", change_after)
+    with Tree(nights.backup("web1")) as tree:
+        doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(out)), reflinks=True)
+        done = doing.run(doing.preview())
+    assert sorted(done.differences.samples) == [(os.fsencode(name), "differs: content") for name in names]
 
 
 def test_a_killed_process_of_a_restore_ends_it_with_a_reason_and_the_next_one_goes_on(
