@@ -2107,6 +2107,9 @@ CALL_OPTIONS = (
     "ServerAliveCountMax=6", "ControlMaster=no", "ControlPath=none", "ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no",
     "Tunnel=no", "PermitLocalCommand=no", "RemoteCommand=none", "RequestTTY=no", "Compression=no",
 )  # fmt: skip
+CALLED_OPTIONS = ("PasswordAuthentication=no", "KbdInteractiveAuthentication=no", "ChallengeResponseAuthentication=no")
+"""Of the sshd that a server reaches: only keys log in, else a server could guess passwords where no port is open. The last one is
+needed before OpenSSH 8.7."""
 LONGEST_ANSWER = 4096  # bytes
 FLAGS = ("--json", "--scheduled")
 LONGEST_WAIT = 7 * 86400  # seconds until the next call, whatever the server says
@@ -2126,8 +2129,9 @@ def call(host: Host, server: str, scheduled: bool) -> int:
     if sshd is None or shutil.which("ssh") is None:
         raise RefusedRequest("sshd or ssh is not installed; install the ssh server, which need not listen")
     host.sessions.prepare()
-    appointment = os.path.join(host.state, "call-" + re.sub(r"[^A-Za-z0-9.-]", "_", server))
-    with host.sessions.locked("call", 0):
+    name = re.sub(r"[^A-Za-z0-9.-]", "_", server)
+    appointment = os.path.join(host.state, "call-" + name)
+    with host.sessions.locked("calling-" + name, 0):  # a server that hangs, or makes a long backup, must not keep others waiting
         if scheduled and time.time() < _appointed(appointment):
             return 0
         ours, theirs = socket.socketpair()
@@ -2139,7 +2143,8 @@ def call(host: Host, server: str, scheduled: bool) -> int:
                 answer, answered = _call_answer(ours), time.time()
                 if answer["connect"]:
                     os.makedirs("/run/sshd", 0o755, exist_ok=True)  # for sshd's separation of privileges; a service makes it
-                    subprocess.call([sshd, "-i", *host.config.call_sshd], stdin=ours.fileno(), stdout=ours.fileno())
+                    only_keys = [word for option in CALLED_OPTIONS for word in ("-o", option)]
+                    subprocess.call([sshd, "-i", *host.config.call_sshd, *only_keys], stdin=ours.fileno(), stdout=ours.fileno())
                 ours.close()  # ends ssh
                 status = ssh.wait()
             except BaseException:
@@ -2165,7 +2170,7 @@ def _call_answer(connection: socket.socket) -> Dict[str, Any]:
         answer = json.loads(line.decode("ascii"))
         times = {key: max(60, min(int(answer[key]), LONGEST_WAIT)) for key in ("again", "retry")}
         return {"connect": answer["connect"] is True, "text": str(answer["text"])[:300], **times}
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise RefusedRequest("the answer is not that of a backup server; check the line of this host's key there") from None
 
 

@@ -1,13 +1,14 @@
 """`backupd answer`: the backup of a host that calls; a forced command of ssh."""
 
 import json
+import logging
 import os
 import sys
 import syslog
 import traceback
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import click
 
@@ -20,7 +21,7 @@ from backupd.run.cli.night_view import result_line
 from backupd.run.cli.run import exit_status
 from backupd.run.host_order import AnsweredCall, answer_call
 from backupd.run.run_context import NightEvent
-from backupd.run.run_hosts import run_hosts
+from backupd.run.run_hosts import RunEnd, run_hosts
 from backupd.run.slots import HeldSlots, slots_of
 from btrkeep.catalogue import Catalogue, CatalogueUnready
 from btrkeep.config import Config, HostConfig
@@ -28,8 +29,8 @@ from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError
 from btrkeep.pool.locks import read_holder, take_lock
 from btrkeep.pool.marker import Pool
-from btrkeep.process.progress import ProgressSinks
-from btrkeep.units import format_time, local_time
+from btrkeep.process.progress import Notice, ProgressSinks
+from btrkeep.units import format_time, printable, recorded_time
 
 FORMAT = 1
 _OCCUPIED = timedelta(minutes=10)
@@ -64,6 +65,7 @@ def command(ctx: click.Context, name: str) -> int:
     for number in (0, 1, 2):  # what is printed may be about the server and other hosts
         os.dup2(nothing, number)
     os.close(nothing)
+    logging.basicConfig(handlers=[_SystemLog()], level=logging.WARNING, force=True)
     try:
         return _answer(ctx, name, incoming, outgoing)
     except _Later as later:
@@ -99,14 +101,27 @@ def _answer(ctx: click.Context, name: str, incoming: int, outgoing: int) -> int:
         context = replace(context, config=replace(context.config, hosts={**context.config.hosts, name: calling}))
         entry = replace(answered.entry, host=calling)
         _reply(outgoing, answered.again, retry=answered.retry, connect=True, text=entry.reason)
-        sinks = ProgressSinks[NightEvent](lambda _: None)
-        end = run_hosts(context, lambda: [entry], (name,), sinks, waits=True)
+        end = run_hosts(context, lambda: [entry], (name,), ProgressSinks[NightEvent](_log_notice), waits=True)
+    return _log_end(name, end)
+
+
+def _log_notice(event: NightEvent) -> None:
+    if isinstance(event, Notice):
+        _log(syslog.LOG_NOTICE, event.text)
+
+
+def _log_end(name: str, end: RunEnd) -> int:
+    """Logs how a run ended. Returns the exit status, which the host also gets."""
     for result in end.results:
         _log(syslog.LOG_INFO if result.good else syslog.LOG_WARNING, result_line(result))
     if end.unusable:
         _log(syslog.LOG_ERR, f"{name}: {end.unusable.message}")
         return Exit.UNUSABLE
-    return exit_status(end.results, end.signalled) if end.results else Exit.ATTENTION
+    status = exit_status(end.results, end.signalled) if end.results else Exit.ATTENTION
+    if end.problem:
+        _log(syslog.LOG_ERR, f"{name}: {end.problem.message}; the next run records the backup")
+        return status or Exit.ATTENTION
+    return status
 
 
 def _decide(config: Config, pool: Pool, host: HostConfig, now: datetime) -> AnsweredCall:
@@ -120,7 +135,7 @@ def _decide(config: Config, pool: Pool, host: HostConfig, now: datetime) -> Answ
     if not answered.entry.runs:
         raise _Later(answered.entry.reason, answered.again)
     if (holder := read_holder(pool.host_lock(host.name))) and holder.is_alive:
-        raise _Later(f"its backups are in use since {local_time(datetime.now(UTC))}", _OCCUPIED)
+        raise _Later(f"its backups are in use since {recorded_time(holder.since)}", _OCCUPIED)
     with HeldSlots(pool.locks, "backupd answer", format_time(now)) as slots:
         if slots.take(slots_of(config, host)):
             raise _Later("the server is busy with other hosts", _OCCUPIED)
@@ -141,4 +156,12 @@ def _reply(outgoing: int, again: timedelta, *, retry: timedelta | None = None, c
 
 def _log(level: int, text: str) -> None:
     syslog.openlog("backupd", syslog.LOG_PID, syslog.LOG_DAEMON)
-    syslog.syslog(level, text)
+    for line in text.splitlines():
+        syslog.syslog(level, printable(line))
+
+
+class _SystemLog(logging.Handler):
+    """For what would be printed on stderr, such as the traceback of an internal error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _log(syslog.LOG_ERR if record.levelno >= logging.ERROR else syslog.LOG_WARNING, self.format(record))
