@@ -272,7 +272,7 @@ def test_what_was_not_changed_by_hand_has_to_be_the_same_when_an_altered_copy_co
     hide_changes(two.first.pool / "hosts/web1")
     two.first.backupd("rebuild")
     failed = two.fetch("office", "--damaged", status=1)[0]["failed"]
-    assert ["changed there" in row["error"] for row in failed] == [True], failed
+    assert ["has changed" in row["error"] for row in failed] == [True], failed
     assert content(copy, "secret").read_text() == "secret"
     assert states(two.second) == {first: "altered"}
 

@@ -95,7 +95,7 @@ def test_an_overlay_of_several_subvolumes_is_refused_for_each_has_the_same_numbe
         layers = f"lowerdir={lower},upperdir={disk}/top/up,workdir={disk}/top/work"
         work("mount", "-t", "overlay", "overlay", "-o", layers, shown)
         try:
-            is_refused(nights, shown, "several subvolumes")
+            is_refused(nights, shown, "several btrfs subvolumes")
         finally:
             work("umount", shown)
     work("btrfs", "subvolume", "create", disk / "one/2026-03-01/inner")  # overlayfs does not see subvolumes in a layer
