@@ -539,7 +539,7 @@ step_configuration() {
     note "wrote an example configuration: $example"
 }
 
-timers() { find systemd \( -name 'btrkeep-*@.timer' -o -name 'btrkeep-*@.socket' \) -printf '%f\n' | sort; }
+timers() { find systemd -maxdepth 1 \( -name 'btrkeep-*@.timer' -o -name 'btrkeep-*@.socket' \) -printf '%f\n' | sort; }
 
 step_timers() {
     local pool timer

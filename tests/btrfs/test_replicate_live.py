@@ -45,7 +45,7 @@ def test_a_terminal_shows_the_announced_bytes_the_hosts_and_the_time_left(make_b
         shown.wait_for(r"2 backups of 1 host to fetch")
         shown.wait_for(r"backups\s.*\s0 of 2\s+time left unknown")
         shown.wait_for(r"bytes\s.*\s[\d.]+ MiB of 3.8\d? MiB announced")
-        shown.wait_for(r"at web1")
-        shown.wait_for(rf"web1@{first}: .* whole")
+        shown.wait_for(r"fetching web1")
+        shown.wait_for(rf"web1@{first}: .* completely")
         shown.wait_for(r"office: 2 backups fetched")
         assert shown.process.wait(30) == 0
