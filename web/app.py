@@ -144,7 +144,7 @@ def _names() -> dict[str, Any]:
 
 
 def _verdict(who: Viewer | None) -> Overall | None:
-    """Returns the verdict for the page's icon; None if nobody is logged in, or if the catalogue cannot be read."""
+    """Returns the verdict for the page's icon; None without a login, or if the catalogue cannot be read."""
     if who is None:
         return None
     try:

@@ -203,7 +203,7 @@ class StreamTransfer:
     def has_lost_data(self) -> bool:
         """Returns True if the disks may not have stored data of this run, when everything is synced. Raises OSError.
 
-        The kernel reports failed writes of plain data to the sync, and those of compressed data to nobody.
+        The kernel reports failed writes of plain data to the sync, and does not report those of compressed data at all.
         """
         return self._allocation is not None and may_have_lost_data(self._allocation, read_allocation(self.context.pool.path))
 

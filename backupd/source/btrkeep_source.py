@@ -2282,7 +2282,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def show_check(host: Host, words: Sequence[str], answer: Dict[str, Any], as_json: bool) -> int:
-    """Prints the answer to a `check` that somebody typed; returns 1 if a path is live although snapshots are wanted.
+    """Prints the answer to a `check` typed on the host; returns 1 if a path is live although snapshots are wanted.
 
     Without a terminal and --json it is a server that asks, by a key that may run any command: its answer is always JSON, and 0.
     """

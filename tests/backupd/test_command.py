@@ -285,6 +285,21 @@ def test_what_a_local_source_must_leave_out_is_left_out_before_anything_else_is_
     assert arrived(tmp_path / "backup") == only(wanted / "right")
 
 
+@pytest.mark.parametrize("address", [None, "root@web1"])
+def test_snapshots_that_are_kept_for_streams_are_in_no_backup(tmp_path: Path, address: str | None) -> None:
+    """Another server keeps them here; each would be one more complete copy of the subvolume, every night."""
+    wanted = field_of(tmp_path, "plain")
+    kept = wanted / ".btrkeep-source" / "office=1a2b3c=20261130T092400Z-a1b2c3"
+    for folder in (kept, kept.parent / "own"):
+        folder.mkdir(parents=True)
+        (folder / "file").write_text("text", encoding="utf-8")
+    host = HostConfig("here", address, paths=(str(wanted),), exclude=())
+    words = [word for word in command.filters(host, str(wanted)) if "btrkeep-source" in word]
+    done = work("rsync", "-a", *words, f"{wanted}/", tmp_path / "copy")
+    assert done.returncode == 0
+    assert [path.name for path in (tmp_path / "copy" / ".btrkeep-source").iterdir()] == ["own"]
+
+
 # Passes
 
 

@@ -45,7 +45,7 @@ def link(path: bytes, to: bytes) -> bytes:
 
 
 class Place:
-    """A folder for a stream, with the parent's folder and a file of somebody else beside it."""
+    """A folder for a stream, with the parent's folder and a file of another owner beside it."""
 
     def __init__(self, top: Path) -> None:
         self.top, self.folder, self.base = top, top / "into", top / "base"

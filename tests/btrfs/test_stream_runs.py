@@ -103,6 +103,22 @@ def test_a_backup_whose_changes_were_accepted_is_no_parent(web1: Web1) -> None:
     assert web1.path()["numbers"]["received"] > 4 << 20
 
 
+def test_the_top_of_a_new_path_inherits_no_acl_of_the_folders_above(web1: Web1) -> None:
+    """rsync brings the ACLs of the folders above; the stream of a subvolume without an ACL has no command that removes one."""
+    new = web1.top / "new"
+    work("btrfs", "-q", "subvolume", "create", new)
+    (new / "file").write_text("x")
+    work("setfacl", "-d", "-m", "u:1234:rwx", web1.top)
+    web1.configure(engine="rsync")
+    web1.run()
+    web1.configure(web1.srv, new)
+    web1.run()
+    backup = web1.nights.data("web1", new)
+    assert "1234" in work("getfacl", "-p", "-n", backup.parent).stdout
+    assert "1234" not in work("getfacl", "-p", "-n", backup).stdout
+    assert web1.differences() == []
+
+
 def test_two_paths_of_one_subvolume_are_refused_with_both_names(web1: Web1, tmp_path: Path) -> None:
     again = web1.top / "again"
     again.mkdir()
@@ -116,7 +132,7 @@ def test_two_paths_of_one_subvolume_are_refused_with_both_names(web1: Web1, tmp_
 
 
 def test_compressed_data_that_the_disk_did_not_store_are_no_complete_backup(sshd: Sshd, make_btrfs: Callable[..., Path]) -> None:
-    """The kernel reports such a failed write to nobody, but counts it."""
+    """The kernel counts such a failed write, but no call reports it."""
     top = make_btrfs(size="300M", options="compress-force=zstd")
     with failing_disk() as disk:
         web1 = Web1(Nights(disk.point), sshd, top)

@@ -1,4 +1,4 @@
-"""The verdict in one sentence: who reads only this must not miss a problem, nor read "well" of what nobody checked."""
+"""The verdict in one sentence: it must not omit a problem, nor call unchecked things well."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
