@@ -293,7 +293,7 @@ def test_snapshots_that_are_kept_for_streams_are_in_no_backup(tmp_path: Path, ad
     for folder in (kept, kept.parent / "own"):
         folder.mkdir(parents=True)
         (folder / "file").write_text("text", encoding="utf-8")
-    host = HostConfig("here", address, paths=(str(wanted),), exclude=())
+    host = HostConfig("here", address=address, paths=(str(wanted),), exclude=())
     words = [word for word in command.filters(host, str(wanted)) if "btrkeep-source" in word]
     done = work("rsync", "-a", *words, f"{wanted}/", tmp_path / "copy")
     assert done.returncode == 0
