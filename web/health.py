@@ -1,8 +1,9 @@
-"""/healthz and /metrics, for monitoring. The first is public and shows nothing about the pool; the second requires a token. The
-families of `backupd metrics` that depend only on the catalogue have the same names here; in addition there are numbers of this
-process and its requests. Metrics that need access to the pool itself (whether it is mounted, how much still fits, missing devices)
-are left out: the dashboard does not have the rights for that, and an unreliable number is worse than none. The state of the pool
-and the open alarms are those that `backupd notify` found; they are left out if they are more than an hour old.
+"""/healthz and /metrics, for monitoring. The first is public, and without a token it shows only the level of the verdict; the
+second requires a token. The families of `backupd metrics` that depend only on the catalogue have the same names here; in addition
+there are numbers of this process and its requests. Metrics that need access to the pool itself (whether it is mounted, how much
+still fits, missing devices) are left out: the dashboard does not have the rights for that, and an unreliable number is worse than
+none. The state of the pool and the open alarms are those that `backupd notify` found; they are left out if they are more than an
+hour old.
 """
 
 import resource
@@ -12,6 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flask import Blueprint, Response, current_app, g, request
 from flask.blueprints import BlueprintSetupState
@@ -23,9 +25,11 @@ from btrkeep.decisions import metric_samples
 from btrkeep.decisions.alarm_advice import AlarmPatience
 from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.decisions.host_state import STATES
+from btrkeep.decisions.overall import overall_as_json
 from btrkeep.decisions.trend import numbers_of_sample
 from btrkeep.errors import OperatorError
 from btrkeep.metrics import CONTENT_TYPE, Metric, MetricSamples
+from btrkeep.serving.viewer import Viewer
 from web.api.answers import MEANINGS, answer, dumped
 from web.hosts.data import NOT_OURS, HostRow, every_row
 from web.page_verdict import EVERYTHING, overall
@@ -165,14 +169,21 @@ class Health:
     """Whether it can be read."""
     sample: bool | None
     """Whether the newest one is fresh; null: there has never been one."""
+    level: str | None = None
+    """That of the verdict: ok, unknown, warning or error; null: the catalogue cannot be read."""
+    verdict: dict[str, Any] | None = None
+    """The verdict, as in `backupd status --json`; null: without a login or a token."""
 
 
-def health(source: RequestContext) -> Health:
-    """Returns the health. Raises the catalogue's exceptions."""
+def health(source: RequestContext, viewer: Viewer | None = None) -> Health:
+    """Returns the health; only for a viewer who is logged in with the verdict's words. Raises the catalogue's exceptions."""
     filesystem = source.config.filesystem
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
     fresh = None if sample is None else abs(source.now - sample.taken) <= stale_after(source)
-    return Health(ok=fresh is True, catalogue=True, sample=fresh)
+    verdict = overall(source, viewer or EVERYTHING)
+    return Health(
+        fresh is True, catalogue=True, sample=fresh, level=verdict.level, verdict=overall_as_json(verdict) if viewer else None
+    )
 
 
 blueprint = Blueprint("health", __name__)
@@ -206,9 +217,9 @@ def _method(name: str) -> str:
 @blueprint.get("/healthz")
 @public
 def healthz() -> Response:
-    """Returns 200 if the catalogue can be read and has a recent sample, else 503."""
+    """Returns 200 if the catalogue can be read and has a recent sample, else 503; the verdict does not change the status."""
     try:
-        current = health(source())
+        current = health(source(), logged_in_viewer())
     except OperatorError:  # the message may contain paths of this machine
         current = Health(ok=False, catalogue=False, sample=None)
     return Response(dumped(current), 200 if current.ok else 503, content_type="application/json")

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from btrkeep import metrics as table
 from btrkeep.config import HostConfig
 from tests.beds.copied import copied
-from tests.beds.dashboard import OPERATOR, VIEWER, Dashboard, own_folder, serving
+from tests.beds.dashboard import CUSTOMER, OPERATOR, VIEWER, Dashboard, own_folder, serving
 from tests.beds.made_catalogue import made_catalogue
 from tests.web.made import EVENING, backup, client, write
 from web import health
@@ -99,7 +99,18 @@ def test_no_numbers_are_shown_without_a_token(site: Dashboard) -> None:
 
 def test_the_health_check_needs_no_login_and_shows_nothing_else(site: Dashboard) -> None:
     answer = site.ask("GET", "/healthz")
-    assert (answer.status, json.loads(answer.body)) == (200, {"ok": True, "catalogue": True, "sample": True})
+    shown = {"ok": True, "catalogue": True, "sample": True, "level": "error", "verdict": None}
+    assert (answer.status, json.loads(answer.body)) == (200, shown)
+
+
+def test_the_health_check_has_the_verdict_of_the_overview_for_whoever_has_a_token(site: Dashboard) -> None:
+    for who in (OPERATOR, CUSTOMER):
+        verdict = json.loads(site.get("/healthz", who).body)["verdict"]
+        shown = json.loads(site.get("/api/v1/overview", who).body)["verdict"]
+        assert (verdict["level"], verdict["sentence"]) == (shown["level"], shown["sentence"])
+    assert "pool" not in verdict["sentence"], "the customer may see only some hosts"
+    refused = site.ask("GET", "/healthz", Authorization="Bearer btrkeep_wrong")
+    assert (refused.status, json.loads(refused.body)["verdict"]) == (200, None)
 
 
 @pytest.mark.slow
@@ -121,9 +132,13 @@ def test_ill_health_is_503_and_names_no_place() -> None:
             connection.close()
             copied(made.state)
             never = web.ask("GET", "/healthz")
-    assert (lost.status, json.loads(lost.body)) == (503, {"ok": False, "catalogue": False, "sample": None})
-    assert (stale.status, json.loads(stale.body)) == (503, {"ok": False, "catalogue": True, "sample": False})
-    assert (never.status, json.loads(never.body)) == (503, {"ok": False, "catalogue": True, "sample": None})
+    seen = {"ok": False, "catalogue": True, "level": "warning", "verdict": None}
+    assert (lost.status, json.loads(lost.body)) == (
+        503,
+        {"ok": False, "catalogue": False, "sample": None, "level": None, "verdict": None},
+    )
+    assert (stale.status, json.loads(stale.body)) == (503, {**seen, "sample": False})
+    assert (never.status, json.loads(never.body)) == (503, {**seen, "sample": None})
 
 
 def test_a_label_may_have_anything_in_it(tmp_path: Path) -> None:

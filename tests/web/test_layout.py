@@ -177,6 +177,16 @@ def _cut(page: Page) -> list[str]:
     return result
 
 
+def test_the_tiles_of_the_overview_are_one_line_on_a_laptop(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url, viewport=LAPTOP) as (page, _):
+        enter(page, site.url, site.cookie)
+        page.goto("/")
+        tiles = [box_of(tile) for tile in page.locator(".counts li").all()]
+        assert len(tiles) >= 9
+        assert len({tile["y"] for tile in tiles}) == 1
+        assert len({round(tile["width"]) for tile in tiles}) == 1
+
+
 def test_without_javascript_no_text_asks_to_point_at_the_picture(site: Dashboard, browser: Browser) -> None:
     for script in (True, False):
         with visit(browser, site.url, java_script_enabled=script) as (page, _):

@@ -55,7 +55,7 @@ _ID = "sid"
 _PATIENCE = 20.0
 _LIVE = "X-Live"
 """The header of requests that a page makes automatically: they do not extend a session."""
-_FOR_TOKENS = ("/api/", "/metrics")
+_FOR_TOKENS = ("/api/", "/metrics", "/healthz")
 
 
 class Cookies(SecureCookieSessionInterface):
