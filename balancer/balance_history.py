@@ -65,7 +65,7 @@ def needed_catalogue_of(path: Path, pool: str | None = None, config: Path | None
     if os.geteuid() != 0:
         raise UsageError(f"no pool of btrkeep can be seen on the filesystem of {path}", "run this as root")
     raise UsageError(
-        f"the filesystem of {path} has no btrkeep pool, whose catalogue would have its scores and balances",
+        f"the filesystem of {path} has no btrkeep pool: the scores and balances would be in the pool's catalogue",
         "mount the pool if it is not mounted; otherwise create one with `backupd init`, or name the pool: --pool NAME or "
         "--config FILE",
     )
@@ -95,12 +95,12 @@ def _configured() -> "list[Config]":
             configs.append(reading.load_usable(file=file))
         except ConfigError as error:
             more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
-            _log.warning("%s", printable(f"skipped, because it is invalid: {error.problems[0]}{more}"))
+            _log.warning("%s", printable(f"skipped an invalid configuration: {error.problems[0]}{more}"))
     return configs
 
 
 def _filesystem_of(config: "Config") -> str | None:
-    """Returns the UUID of the btrfs that contains the pool; None if the pool is not there, and so is not mounted in its place."""
+    """Returns the UUID of the btrfs that contains the pool; None if no pool is mounted there."""
     from btrkeep.pool.marker import open_pool
 
     try:
@@ -111,7 +111,7 @@ def _filesystem_of(config: "Config") -> str | None:
 
 
 def open_catalogue(state: Path) -> "Catalogue":
-    """Opens the catalogue in a state folder; the caller closes it. Made or migrated if necessary. Raises OperatorError."""
+    """Opens the catalogue in a state folder; creates or migrates it if necessary. The caller closes it. Raises OperatorError."""
     from btrkeep.catalogue import Catalogue
 
     return Catalogue.open(state)
@@ -119,7 +119,7 @@ def open_catalogue(state: Path) -> "Catalogue":
 
 @contextmanager
 def catalogue_with_history(state: Path) -> "Iterator[Catalogue | None]":
-    """Yields the catalogue for reading; None if there is none yet, because reading must not create one. Raises OperatorError."""
+    """Yields the catalogue for reading; None if it does not exist, because reading must not create it. Raises OperatorError."""
     from btrkeep.catalogue.migrate import FILE
 
     if not os.path.exists(state / FILE):  # noqa: PTH110  Path.exists raises where it may not look
@@ -155,7 +155,7 @@ def sample(filesystem: str, taken: datetime, survey: Survey, unallocated: int) -
 
 
 def record_sample(state: Path, sample: "FreeSpaceScore") -> None:
-    """Records it in the catalogue of that state folder. Raises OperatorError."""
+    """Records the sample in the catalogue of the state folder. Raises OperatorError."""
     with open_catalogue(state) as catalogue:
         catalogue.add_score(sample)
 
@@ -215,7 +215,7 @@ class Sums:
     moved: int
     """Bytes of data."""
     written: int
-    """Returns the bytes written to the devices, by those balances for which the number is known."""
+    """Bytes written to the devices, by the balances that recorded them."""
     gained: float
     """Score removed."""
 
@@ -267,7 +267,7 @@ class Recorder:
                 self._keep(lambda catalogue: self._finish(catalogue, event.reason, event.why, after))
 
     def _begin(self, catalogue: "Catalogue", event: BalanceStarted) -> None:
-        """Makes the row of the run, and ends the rows of processes that have ended."""
+        """Adds the row of this run, and closes the rows of killed runs."""
         me, settings = os.getpid(), event.settings
         end_killed(catalogue)
         self._balance = catalogue.start_balance(

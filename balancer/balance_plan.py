@@ -22,8 +22,8 @@ from btrkeep.pool.space_by_profile import Room
 from btrkeep.treescan.block_groups import Chunks, chunks, looked_up
 
 
-def elsewhere(fd: int, settings: RunSettings) -> set[int]:
-    """Returns the addresses of the block groups that the settings exclude by device. Raises OSError."""
+def excluded_by_device(fd: int, settings: RunSettings) -> set[int]:
+    """Returns the addresses of the block groups that `devices` and `fill` of the settings exclude. Raises OSError."""
     if not settings.devices and settings.fill is None:
         return set()
     chunk = chunks(fd)
@@ -38,16 +38,14 @@ def on_devices(chunk: Chunks, devids: Collection[int]) -> set[int]:
 
 
 def is_filled(folder: Path, devid: int) -> bool:
-    """Returns True if the device no longer has more unallocated space than the other devices: the kernel then no longer prefers it.
-    Raises OSError.
-    """
+    """The device has no more unallocated space than the others, so the kernel does not prefer it any longer. Raises OSError."""
     unallocated = {device.devid: device.unallocated for device in read_allocation(folder).devices if device.present}
     others = [size for number, size in unallocated.items() if number != devid]
     return unallocated.get(devid, 0) <= max(others, default=0)
 
 
 def require_devices(folder: Path, settings: RunSettings) -> None:
-    """Raises UsageError for a number that no device of the filesystem has, and OSError."""
+    """Raises UsageError if the filesystem has no device of a configured number, and OSError."""
     present = sorted(device.devid for device in read_allocation(folder).devices)
     for devid in (*settings.devices, *(() if settings.fill is None else (settings.fill,))):
         if devid not in present:
@@ -55,10 +53,8 @@ def require_devices(folder: Path, settings: RunSettings) -> None:
 
 
 CONSIDERED = 16
-"""For this number of block groups the costs are read before one is chosen: in the extent tree of a large filesystem that takes a
-second.
-"""
-_ROUNDS = 4  # rounds of this many, while none of them can be moved
+"""The costs of this many block groups are read before one of them is chosen. On a large filesystem that takes a second."""
+_ROUNDS = 4  # the next CONSIDERED block groups are tried this often, while no block group can be moved
 _LARGE = 16 << 20
 
 
@@ -104,7 +100,7 @@ class Costs:
         self._known: dict[int, tuple[tuple[int, int], Cost]] = {}
 
     def of(self, groups: DataBlockGroups, indices: Sequence[int]) -> dict[int, Cost]:
-        """Returns the block groups by vaddr. Raises OSError."""
+        """Returns the costs of the block groups, by vaddr. Raises OSError."""
         return {int(groups.vaddr[index]): self._cost_of(groups, index) for index in indices}
 
     def _cost_of(self, groups: DataBlockGroups, index: int) -> Cost:
@@ -117,22 +113,24 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class BestBlockGroup:
-    """The index of the best block group, None if there is none. `candidates`: how many are worth balancing; `beyond`: how many of
-    these do not fit into the rest of the budget; `no_place`: why the data of one that fits cannot be moved, "" if this is not the
-    case.
-    """
+    """The result of `choose`."""
 
     index: int | None
+    """The index of the best block group; None: no block group can be balanced now."""
     candidates: int
+    """How many block groups are worth balancing."""
     beyond: int = 0
+    """How many of these do not fit into the rest of the budget."""
     no_place: str = ""
+    """Why the data of the first that fits cannot be moved; "" if `index` is set or none fits."""
 
 
 def choose(
     seen: FilesystemReading, settings: RunSettings, costs: Costs, set_aside: Collection[int], left: int | None
 ) -> BestBlockGroup:
-    """Ranks all block groups by the data that was read. Among the first few that fit into `left` bytes the costs decide; among the
-    next few, if none of these can be moved. Raises OSError.
+    """Ranks all block groups, then chooses by cost among the first CONSIDERED that fit into `left` bytes.
+
+    If none of these can be moved, it tries the next CONSIDERED, up to _ROUNDS times. Raises OSError.
     """
     groups, room = seen.survey.groups, seen.room.unallocated
     ranked = rank(groups, settings.policy, settings.floors, None, set_aside, room, settings.by_device).tolist()
@@ -176,7 +174,7 @@ def recheck_group(
 
 
 def _with(groups: DataBlockGroups, index: int, new_groups: DataBlockGroups) -> DataBlockGroups:
-    """Returns the same block groups, with new values for one."""
+    """Returns the block groups with new values for the block group at `index`."""
     columns = [(getattr(groups, field.name), getattr(new_groups, field.name)) for field in fields(DataBlockGroups)]
     return DataBlockGroups(*(np.concatenate((old[:index], new, old[index + 1 :])) for old, new in columns))
 
@@ -186,7 +184,7 @@ def planned(fd: int, seen: FilesystemReading, settings: RunSettings, model: Mode
 
     Reads the costs of all of them, which may take some seconds.
     """
-    groups, room, excluded = seen.survey.groups, seen.room.unallocated, elsewhere(fd, settings)
+    groups, room, excluded = seen.survey.groups, seen.room.unallocated, excluded_by_device(fd, settings)
     ranked = rank(groups, settings.policy, settings.floors, None, excluded, room, settings.by_device).tolist()
     by_vaddr = Costs(fd).of(groups, ranked)
     ordered = rank(groups, settings.policy, settings.floors, by_vaddr, excluded, room, settings.by_device).tolist()

@@ -17,7 +17,7 @@ from balancer.balance_plan import (
     Costs,
     FilesystemReading,
     choose,
-    elsewhere,
+    excluded_by_device,
     is_filled,
     planned,
     read_filesystem,
@@ -225,7 +225,7 @@ class Balancing:
                 return Stop(
                     StopReason.DONE, f"device {self._settings.fill} no longer has more unallocated space than the other devices"
                 )
-            excluded = self._set_aside | self._made_since() | dropped | elsewhere(self._fd, self._settings)
+            excluded = self._set_aside | self._made_since() | dropped | excluded_by_device(self._fd, self._settings)
             choice = choose(self._seen, self._settings, self._costs, excluded, self._left)
             if choice.index is None:
                 return self._nothing(choice)

@@ -28,16 +28,16 @@ _NO_COSTS: Mapping[int, Cost] = {}
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """Minimum requirements for a block group to be worth balancing, whatever the policy.
-
-    `min_score` is for a block group of 1 GiB; if the largest one of a filesystem is smaller, the requirement is lowered in
-    proportion for all. So small filesystems are balanced, too, and the tiny block groups of large ones are not. `min_benefit`:
-    score per GiB moved. `min_length`: bytes.
-    """
+    """Minimum requirements for a block group to be worth balancing, whatever the policy."""
 
     min_score: float = 25.0
+    """For a block group of 1 GiB. If the largest block group of a filesystem is smaller, the minimum is lowered in proportion for
+    all. So small filesystems are balanced, too, and the tiny block groups of large filesystems are not.
+    """
     min_benefit: float = 250.0
+    """Score per GiB moved."""
     min_length: int = 0
+    """Bytes."""
 
     def least_score(self, groups: DataBlockGroups) -> float:
         """The minimum score for each block group of this filesystem."""

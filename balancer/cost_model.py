@@ -40,19 +40,22 @@ FEW, SOME = 1_000, 10_000
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The cost of each block group, moved byte, extent and reference, and the additional cost of the first references: `some` for
-    each of the first SOME, `few` for each of the first FEW. None is negative.
+    """The cost of each item of a block group; the sum is its estimate. No rate is negative.
 
-    A reference is an item in a leaf of some subvolume's tree, and each leaf is written once, even if several of its items change.
-    Few references are in the same number of leaves, with their parents; many references share leaves. So the first ones cost most.
+    A reference is an item in a leaf of a subvolume's tree, and each leaf is written once, even if several of its items change.
+    The first references are each in a leaf of their own; later ones share leaves. So the first ones cost most.
     """
 
     group: float = 0.0
+    """For the block group itself."""
     byte: float = 0.0
+    """For each moved byte."""
     extent: float = 0.0
     reference: float = 0.0
     some: float = 0.0
+    """In addition, for each of the first SOME references."""
     few: float = 0.0
+    """In addition, for each of the first FEW references."""
 
     def of(self, cost: Cost) -> float:
         """Returns the estimate for one block group."""

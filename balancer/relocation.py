@@ -40,8 +40,8 @@ _OUTCOMES = {
 _THIS_ONE_ONLY = frozenset({errno.ENOSPC, errno.ETXTBSY, errno.EIO, errno.ECANCELED, errno.EINPROGRESS})
 _WORDS = {
     errno.ENOSPC: "the kernel found no free space for its data",
-    errno.ETXTBSY: "a swap file lies in it",
-    errno.EIO: "a read or write in it failed: `btrfs scrub` and dmesg show where",
+    errno.ETXTBSY: "it contains an active swap file",
+    errno.EIO: "a read or write of its data failed: `btrfs scrub` and dmesg show where",
     errno.ECANCELED: "cancelled",
     errno.EINPROGRESS: "another exclusive operation started first",
     errno.EROFS: "the filesystem has become read-only: dmesg shows why",
@@ -50,11 +50,10 @@ _OBSTACLES = {errno.ETXTBSY: RelocationObstacle.SWAP, errno.EINPROGRESS: Relocat
 
 
 class Relocation:
-    """Starts with the context, and has ended when that is left, by cancellation if necessary: nothing is left running in the
-    kernel.
+    """The balance of one block group, as a context. When the context is left, the balance has ended or was cancelled.
 
-    Only the main thread gets signals. An exception that leaves the context cancels. Both threads are started before the ioctl:
-    without the second one nothing could be cancelled. Raises NoThread.
+    Only the main thread gets signals. An exception in the context cancels the balance. Both threads are started before the ioctl:
+    without the second thread, a balance could not be cancelled. Raises NoThread.
     """
 
     def __init__(self, fd: int, vaddr: int, flags: int) -> None:
@@ -82,7 +81,7 @@ class Relocation:
         return bool(wait([self._balance], seconds).done)
 
     def cancel(self) -> None:
-        """Starts to cancel it; `ended` shows when that is done. Has no effect the second time."""
+        """Starts to cancel the balance; `ended` shows when it has ended. A second call has no effect."""
         if self._cancelling is None:
             self._cancelling = self._threads.submit(self._cancel)
 
@@ -105,7 +104,7 @@ class Relocation:
         raise error
 
     def clear(self) -> bool:
-        """Cancels it if another program has paused it; returns whether that was the case."""
+        """Cancels the balance if another program has paused it; returns whether it was paused."""
         balance = balance_now(self._fd)
         return bool(balance and balance.paused and cancel_balance(self._fd, self._vaddr))
 
@@ -151,7 +150,7 @@ def attempt(
     obstacle: Callable[[], Stop | None],
     tell: ProgressSink[BalanceEvent],
 ) -> Attempt:
-    """Relocates it and waits for the end. Calls `obstacle` ten times a second; its first answer cancels. Raises OSError."""
+    """Relocates the block group and waits for the end. Calls `obstacle` ten times a second; a Stop cancels. Raises OSError."""
     begun, last_told, stop = time.monotonic(), 0.0, None
     with Relocation(fd, group.vaddr, group.type) as relocation:
         while not relocation.ended(_TICK):
@@ -189,7 +188,7 @@ def _judged(left: int | None, relocated: int, error: OSError | None, stop: Stop 
     """
     if left is None:
         return Attempt(BalanceOutcome.DONE if relocated or error else BalanceOutcome.GONE, 0, seconds, None, stop)
-    if error is None:  # no known kernel does that, but retrying would never end
+    if error is None:  # success, but nothing was moved: no known kernel does that, but retrying would never end
         return Attempt(BalanceOutcome.FAILED, left, seconds, "the kernel did not move it", stop)
     words = _WORDS.get(error.errno or 0, error.strerror or str(error))
     if error.errno not in _THIS_ONE_ONLY:

@@ -158,18 +158,20 @@ class PlannedBlockGroup:
 
 @dataclass(frozen=True, slots=True)
 class BalanceProgress:
-    """Progress of the current block group. `left`: its used bytes at the filesystem's last commit.
-
-    The kernel first copies and then changes the references, so `left` stays constant for a while and falls in large steps.
-    `written`: bytes to the devices since the step started, by all programs. `seconds`: since then. `total_moved` and
-    `total_written`: of the run, including this step.
-    """
+    """Progress of the current block group."""
 
     left: int
+    """Its used bytes at the filesystem's last commit. The kernel first copies and then changes the references, so this number stays
+    constant for a while and falls in large steps.
+    """
     written: int
+    """Bytes that all programs wrote to the devices since the step started."""
     seconds: float
+    """Seconds since the step started."""
     total_moved: int
+    """Bytes of the run, including this step."""
     total_written: int
+    """Bytes of the run, including this step."""
 
 
 @dataclass(frozen=True, slots=True)

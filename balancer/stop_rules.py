@@ -19,22 +19,28 @@ _NOTHING = dict.fromkeys(FOR_SPACE, "no unallocated space")
 
 @dataclass(frozen=True, slots=True)
 class StopFacts:
-    """The facts. `now`: with time zone; `elapsed`: seconds since the run started; `moved`, `unallocated`, `total`: bytes.
-
-    `exclusive`: the exclusive operation, "none" or the kernel's name; `exclusive_by`: its process, if known. `backups`: who makes
-    or expires backups, or None. `pressure`: a share, None if unknown. `signal`: the number of a received signal.
-    """
+    """The facts that decide whether a run waits, continues or stops."""
 
     now: datetime
+    """With time zone."""
     elapsed: float
+    """Seconds since the run started."""
     moved: int
+    """Bytes."""
     unallocated: int
+    """Bytes."""
     total: int
+    """The size of the filesystem, bytes."""
     exclusive: str = "none"
+    """The exclusive operation in progress: "none" or the kernel's name."""
     exclusive_by: str = ""
+    """The process of the exclusive operation, if known."""
     backups: str | None = None
+    """Who makes or expires backups; None: nobody."""
     pressure: float | None = None
+    """A share, 0 to 1; None: unknown."""
     signal: int | None = None
+    """The number of a received signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +135,9 @@ def after(steps: Sequence[StepDone], policy: str) -> Stop | None:
 
 
 def _since_last_gain(steps: Sequence[StepDone], policy: str) -> int:
-    """Returns how many block groups were balanced since the gain of the run was highest.
+    """Returns how many block groups were balanced since the total gain of the run was highest.
 
-    The sum counts, not the single step: block groups of two lengths that alternate gain and lose the same space again and again.
+    A single step proves nothing: block groups of two lengths in turn gain and lose the same space again and again.
     """
     total, best, since = 0.0, 0.0, 0
     for step in steps:

@@ -152,7 +152,7 @@ def see_the_balance(output: str) -> None:
     [before, after] = re.search(r"^fragments +([\d,]+) +([\d,]+) +-", output, re.MULTILINE).groups()  # type: ignore[union-attr]
     assert int(before.replace(",", "")) > 1500
     assert int(after.replace(",", "")) < 500
-    assert "It ended: " in output
+    assert "The run ended: " in output
 
 
 def see_the_weeks(output: str) -> None:

@@ -75,7 +75,7 @@ def command(path: Path | None, days: int, of_balances: bool, pool: str | None, c
             older = catalogue.scores(filesystem) if catalogue else []
             click.echo(_how_to_begin(path, days, older, pool_words(pool, config)))
             if balances:
-                click.echo(f"\n--balances shows {counted(len(balances), 'run')} of balance.")
+                click.echo(f"\n--balances shows {counted(len(balances), 'balance run')}.")
 
 
 def _echo_json(
@@ -94,13 +94,13 @@ def _is_running(balance: "Balance") -> bool:
 
 
 def _how_to_begin(path: Path, days: int, older: "list[FreeSpaceScore]", which: list[str]) -> str:
-    """Returns the text for a filesystem with no scores in that time. `which`: the options that chose the pool."""
+    """Returns the text for a filesystem without scores in the last `days`. `which`: the options that chose the pool."""
     if older:
         newest = local_day(older[-1].taken)
-        return f"No scores of the last {days} days are recorded. The newest are of {newest}: --days N looks further back."
+        return f"No scores of the last {days} days are recorded. The newest are of {newest}: --days N shows them."
     words = printable(shlex.join([*which, str(path)]))
     return (
         f"No scores of {printable(str(path))} are recorded yet. To begin:\n\n"
         f"  btrfs-balancer score --record {words}\n\n"
-        "Run every night, by a timer or a line of cron, it makes the history that this command shows."
+        "Run it every night, from a systemd timer or cron: this command shows the recorded scores."
     )

@@ -65,7 +65,7 @@ def _table(history: Sequence[HistoryLine]) -> str:
 
 
 def _total(widths: dict[str, int], kept: Sequence[str]) -> int:
-    """The columns of the table left of its bars."""
+    """Returns the width of the table without its bars, in characters."""
     return sum(widths[name] + 2 for name in kept)
 
 
@@ -121,7 +121,7 @@ def _balanced(balances: "Sequence[Balance]") -> str:
         return "Nothing was balanced with btrfs-balancer in that time."
     total = sums(balances)
     did = f"moved {format_size(total.moved)}, wrote {format_size(total.written)} and removed a score of {total.gained:,.0f}"
-    return f"{counted(total.count, 'run')} of balance {did} (--balances shows them)."
+    return f"{counted(total.count, 'balance run')} {did} (--balances shows them)."
 
 
 def balance_lines(
@@ -139,7 +139,7 @@ def balance_lines(
         moved, written, gained = format_size(total.moved), format_size(total.written), f"{total.gained:,.0f}"
         rows.append(["all", f"{sum(balance.block_groups for balance in balances):,}", moved, written, gained, "", ""])
     return [
-        *textwrap.wrap(f"{filesystem}: {counted(len(balances), 'run')} of balance since {local_day(since)}", text_width()),
+        *textwrap.wrap(f"{filesystem}: {counted(len(balances), 'balance run')} since {local_day(since)}", text_width()),
         *earlier,
         "",
         table(rows, headers, right=headers[1:6], spare=["TOOK"]),

@@ -108,7 +108,7 @@ def left_alone(seen: FilesystemReading, settings: RunSettings) -> str:
     reason = why_not(
         groups, worst, settings.floors, unallocated=seen.room.unallocated, policy=settings.policy, by_device=settings.by_device
     )
-    name = f"the block group with the highest score is the one at {groups.vaddr[worst]}"
+    name = f"the block group at {groups.vaddr[worst]} has the highest score"
     return f"{name}, and {reason or 'its data fits nowhere else'}"
 
 

@@ -45,13 +45,13 @@ def cut_of(planned: Sequence[PlannedBlockGroup], settings: RunSettings, now: dat
 
 def _limits(settings: RunSettings, now: datetime) -> Iterator[tuple[float, str]]:
     if settings.time is not None:
-        yield settings.time, f"the time of {format_duration(settings.time)}"
+        yield settings.time, f"the time limit of {format_duration(settings.time)}"
     if settings.until is not None:
         yield (settings.until - now).total_seconds(), f"the time until {local_minute(settings.until)}"
 
 
 def _within(planned: Sequence[PlannedBlockGroup], seconds: float) -> int:
-    """Returns how many would have ended by then."""
+    """Returns how many block groups would be finished after `seconds`."""
     for at, group in enumerate(planned):
         seconds -= group.estimate.seconds
         if seconds < 0:
@@ -135,7 +135,7 @@ def _cells(planned_group: PlannedBlockGroup) -> dict[str, str]:
 def plan_as_json(
     filesystem: str, now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: StopPoint, settings: RunSettings
 ) -> dict[str, Any]:
-    """`within`: how many of the block groups, from the first on, budget and time allow."""
+    """Returns the plan as JSON. `within`: how many of the block groups, from the first, the budget and the time allow."""
     return {
         "filesystem": filesystem,
         **settings_as_json(settings),

@@ -24,13 +24,13 @@ from btrkeep.units import counted, format_duration, format_given, format_share, 
 _PAPER = 80
 _ROWS = (
     ("block groups of data", "block_groups", False),
-    ("allocated to them", "allocated", True),
-    ("used of it", "used", True),
+    ("allocated for data", "allocated", True),
+    ("used for data", "used", True),
     ("unallocated", "unallocated", True),
     ("fragments", "fragments", False),
     ("score", "score", False),
     ("largest free extent", "largest_free", True),
-    ("free in 16 MiB and more", "free_in_large", True),
+    ("in free extents of 16 MiB+", "free_in_large", True),
 )
 _RAW = {BalanceOutcome.GONE: "no longer existed before it was balanced", BalanceOutcome.CANCELLED: "cancelled"}
 
@@ -220,5 +220,5 @@ def _sentences(report: Report) -> Iterator[str]:
 
 def end_line(report: Report) -> str:
     """Returns why the run ended."""
-    word = "It ended" if report.reason in INTENDED else "It stopped"
+    word = "The run ended" if report.reason in INTENDED else "The run stopped"
     return f"{word}: {printable(report.why).rstrip('.')}."

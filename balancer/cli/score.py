@@ -35,14 +35,16 @@ TOP = 20
 
 @dataclass(frozen=True, slots=True)
 class ListingOptions:
-    """What `score` lists, unless it explains one block group: a number of block groups with a score of `min_score` or more, by a
-    key of SORTS.
-    """
+    """The options of `score` for a list, which `--explain` does not have."""
 
     top: int | None
+    """Number of listed block groups; None: a few in the table, all in JSON."""
     min_score: float
+    """Block groups with a lower score are left out."""
     key: str
+    """A key of SORTS."""
     record: bool
+    """Also record the sample in the catalogue."""
 
 
 @click.command("score")
@@ -99,7 +101,7 @@ def command(
     given = ListingOptions(**options)
     require_one_pool(pool, config)
     if not given.record and path is not None and (pool or config):
-        raise UsageError("--pool and --config only choose where to record the scores", "add --record, or leave them out")
+        raise UsageError("--pool and --config only choose where to record the scores", "add --record, or leave both out")
     path = balance_target(path, pool, config).path
     if vaddr is None:
         state = None
@@ -176,9 +178,9 @@ def _no_such(vaddr: int, missing: "NoSuchBlockGroup") -> UsageError:
     message = f"no data block group begins at {vaddr}"
     if missing.inside:
         start, profile = missing.inside
-        message += f": there is one of {profile}" if start == vaddr else f": it is inside the block group at {start} ({profile})"
+        message += f": it has {profile}" if start == vaddr else f": it is inside the block group at {start} ({profile})"
     near = ", ".join(map(str, missing.nearest))
-    return UsageError(printable(message), f"the nearest are at {near}" if near else "the filesystem has none yet")
+    return UsageError(printable(message), f"the nearest begin at {near}" if near else "the filesystem has no data block groups yet")
 
 
 def ordered(groups: "DataBlockGroups", key: str, least_score: float = 0.0) -> "Array":

@@ -51,8 +51,8 @@ _PAPER = 80
 
 
 def lines(filesystem: str, survey: Survey, shown: Array, costs: Sequence[Cost] | None, more: int, least_score: float) -> list[str]:
-    """Returns the whole text. `shown`: indices. `costs`: of these. `more`: number of other block groups with a score of
-    `least_score` or more.
+    """Returns the whole text. `shown`: the indices of the listed block groups. `costs`: their costs. `more`: number of other block
+    groups with a score of `least_score` or more.
     """
     groups = survey.groups
     whole, used = int(groups.length.sum()), int(groups.used.sum())
@@ -71,7 +71,7 @@ def _table(survey: Survey, shown: Array, costs: Sequence[Cost] | None, more: int
     if not len(survey.groups.vaddr):
         return []
     if not len(shown):
-        return ["", f"none of them scores {least_score:g} or more"]
+        return ["", f"no block group scores {least_score:g} or more"]
     without = _NOT_BESIDE_COSTS if costs else _COSTS
     columns = [column for column in _BLOCK_GROUP if column.header not in without]
     text = ["", listing(columns, block_groups(survey, shown, costs))]
@@ -203,7 +203,7 @@ def _map(explained: ExplainedBlockGroup, length: int) -> list[str]:
     used = "bright" if blocks and colours else HALVES[3] if blocks else ASCII[3]
     size = format_size(length // CELLS)
     legend = (
-        f"{used} is used, {'dark' if blocks and colours else 'blank'} is free; each row is two lines, each half character {size}"
+        f"{used} is used, {'dark' if blocks and colours else 'blank'} is free; the upper and lower half characters are {size} each"
     )
     text = rows(explained.shares, _WIDTH, _painted if blocks and colours else None, HALVES if blocks else ASCII)
     return [*(f"|{row}|" for row in text), legend]
@@ -221,12 +221,12 @@ def _parts(explained: ExplainedBlockGroup) -> list[str]:
     ]
     fragments = int(explained.survey.groups.fragments[0])
     cells.append(["all", f"{fragments:,}", format_size(sum(part[2] for part in explained.parts)), score_words(score), ""])
-    headers = ["FROM", "FREE EXTENTS", "BYTES", "SCORE", "OF IT"]
+    headers = ["FROM", "FREE EXTENTS", "BYTES", "SCORE", "SHARE"]
     joined = int(explained.survey.extents.sum())
     note = (
         ""
         if joined == fragments
-        else f"Extents that continue from one bitmap to the next count twice; without that there are {joined:,}."
+        else f"An extent that continues in the next bitmap counts twice; counted once, there are {joined:,} free extents."
     )
     verdict = f"A score above {BAD:.0f} is bad." if score > BAD else f"A score up to {BAD:.0f} is not bad."
     return [table(cells, headers, right=headers), *_wrapped(f"{verdict} {note}")]
@@ -234,14 +234,14 @@ def _parts(explained: ExplainedBlockGroup) -> list[str]:
 
 def _largest(explained: ExplainedBlockGroup) -> list[str]:
     places = ", ".join(f"{format_size(length)} at {vaddr}" for vaddr, length in explained.largest)
-    return _wrapped(f"Largest free extents: {places}.") if places else ["Nothing is free in it."]
+    return _wrapped(f"Largest free extents: {places}.") if places else ["The block group has no free space."]
 
 
 def _cost(explained: ExplainedBlockGroup, score: float, benefit: float) -> list[str]:
     cost = explained.cost
     if not cost.extents:
-        return ["It is empty: nothing has to be moved."]
+        return ["The block group is empty: nothing has to be moved."]
     moves = f"{format_size(cost.moves)} in {counted(cost.extents, 'extent')} (the largest {format_size(cost.largest)})"
     refers = f"with {counted(cost.references, 'reference')}"
-    gain = f"That removes a score of {click.unstyle(score_words(score))}, {benefit_words(benefit)} for each GiB."
+    gain = f"That removes a score of {click.unstyle(score_words(score))}, {benefit_words(benefit)} per GiB moved."
     return _wrapped(f"Balancing it moves {moves}, {refers}. {gain}")

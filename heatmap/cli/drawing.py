@@ -110,7 +110,7 @@ def _block_group_at(vaddr: Array, length: Array, wanted: int) -> slice:
     inside = at > 0 and wanted < int(vaddr[at - 1]) + int(length[at - 1])
     near = ", ".join(map(str, vaddr[max(0, at - 2) : at + 2].tolist()))
     where = f": it is inside the block group at {vaddr[at - 1]}" if inside else ""
-    raise OperatorError(f"no block group begins at {wanted}{where}", f"the nearest are at {near}" if near else "")
+    raise OperatorError(f"no block group begins at {wanted}{where}", f"the nearest begin at {near}" if near else "")
 
 
 def _save(

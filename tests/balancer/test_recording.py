@@ -90,7 +90,7 @@ def test_the_catalogue_is_that_of_the_one_pool_on_the_filesystem(
         caplog.clear()
         assert catalogue_of(path) == needed_catalogue_of(path) == tmp_path / "state"
         assert {record.levelno for record in caplog.records} == {logging.WARNING}
-        assert re.search(r"skipped, because it is invalid: .*broken\.toml: line 1", caplog.text)
+        assert re.search(r"skipped an invalid configuration: .*broken\.toml: line 1", caplog.text)
         assert "\x1b" not in caplog.text
 
 
@@ -192,7 +192,7 @@ def test_json_is_the_same_with_and_without_recording_and_of_a_file_too(nights: N
 def test_recording_where_there_is_no_catalogue_is_a_wrong_word_with_a_hint(nights: Nights, tmp_path: Path) -> None:
     done = balancer("score", nights.source, "--record", check=False)  # this machine's configurations know nothing of a test's pool
     assert (done.returncode, done.stdout) == (2, "")
-    assert "has no btrkeep pool, whose catalogue would have its scores and balances" in done.stderr
+    assert "has no btrkeep pool: the scores and balances would be" in done.stderr
     assert "hint: mount the pool if it is not mounted; otherwise create one with `backupd init`" in done.stderr
     assert not nights.state.exists() or not rows(nights.state, "SELECT * FROM score")
     wrong = (

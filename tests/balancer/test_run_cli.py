@@ -175,7 +175,7 @@ def test_a_plan_ends_where_the_first_of_its_limits_does() -> None:
     # ten seconds each: the second would end at 20 s
     assert cut_of(three, RunSettings(budget=3 * GIB, time=20.0), NOON).number == 2
     assert cut_of(three, RunSettings(budget=3 * GIB, time=19.0), NOON).number == 1
-    assert "the time of 1m" in cut_of([*five(), *five()], RunSettings(time=60.0), NOON).words
+    assert "the time limit of 1m" in cut_of([*five(), *five()], RunSettings(time=60.0), NOON).words
     window = cut_of(five(), RunSettings(time=60.0, until=NOON + timedelta(seconds=35)), NOON)
     assert (window.number, window.words) == (3, "the time until 2026-11-20 12:00 +0000 ends about here")
     assert cut_of(five(), RunSettings(until=NOON - timedelta(hours=1)), NOON).number == 0
@@ -268,7 +268,7 @@ def test_quiet_says_only_what_is_wrong_and_on_standard_error(capsys: pytest.Capt
     sink(report(done(), reason=StopReason.UNALLOCATED, why="1.00 GiB are unallocated"))
     text = capsys.readouterr()
     assert text.out == ""
-    assert [line.split(":")[0] for line in text.err.splitlines()] == ["1", "note", "It stopped"]
+    assert [line.split(":")[0] for line in text.err.splitlines()] == ["1", "note", "The run stopped"]
 
 
 def test_json_leaves_standard_output_to_the_report(capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,13 +287,13 @@ def test_the_report_has_before_after_and_change_of_everything() -> None:
     text = "\n".join(report_lines(report(done(1), done(2))))
     for row in (
         r"block groups of data +40 +39 +-1",
-        r"allocated to them +40\.0 GiB +39\.0 GiB +-1\.00 GiB",
-        r"used of it +30\.0 GiB +30\.0 GiB$",
+        r"allocated for data +40\.0 GiB +39\.0 GiB +-1\.00 GiB",
+        r"used for data +30\.0 GiB +30\.0 GiB$",
         r"unallocated +8\.00 GiB +9\.00 GiB +\+1\.00 GiB",
         r"fragments +6,176 +3,000 +-3,176",
         r"score +3,674 +1,200 +-2,474",
         r"largest free extent +600 MiB +600 MiB$",
-        r"free in 16 MiB and more +2\.00 GiB +2\.00 GiB$",
+        r"in free extents of 16 MiB\+ +2\.00 GiB +2\.00 GiB$",
     ):
         assert re.search(f"^{row}", text, re.MULTILINE), row
     flat = " ".join(text.split())
@@ -301,7 +301,7 @@ def test_the_report_has_before_after_and_change_of_everything() -> None:
         "1.00 GiB moved out of 2 block groups in 34s, 1.17 GiB were written to the devices: 1.17 bytes written per byte moved."
         in flat
     )
-    assert flat.endswith("It ended: no further block group is worth it.")
+    assert flat.endswith("The run ended: no further block group is worth it.")
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -316,7 +316,7 @@ def test_the_report_names_the_block_groups_that_did_not_go_well() -> None:
     assert r"failed (Input/\noutput error)" in text
     assert "cancelled." in text
     assert "per byte" not in text
-    assert text.endswith("It stopped: received SIGINT.")
+    assert text.endswith("The run stopped: received SIGINT.")
     assert "Nothing was moved" in " ".join(report_lines(report()))
 
 
@@ -412,7 +412,7 @@ def test_what_is_done_scrolls_away_and_the_report_stays(monkeypatch: pytest.Monk
     sink(report(done()))
     plain = ESCAPES.sub("", text.getvalue())
     assert "1: 46000000000000: score 5,000 -> 1,200, 512 MiB moved, 600 MiB written (1.2x), 12s\n" in plain
-    assert plain.rstrip().endswith("It ended: no further block group is worth it.")
+    assert plain.rstrip().endswith("The run ended: no further block group is worth it.")
     assert text.getvalue().count("\x1b[?25l") == text.getvalue().count("\x1b[?25h") == 1  # the cursor is back
 
 

@@ -283,7 +283,7 @@ def test_a_block_group_that_is_not_there_is_an_error_that_names_the_nearest(poin
     numbers = [int(vaddr) for vaddr in re.findall(r"FIRST_CHUNK_TREE CHUNK_ITEM (\d+)", text)]
     error, hint = fails("--blockgroup", str(numbers[1] + 4096), point)
     assert error == f"no block group begins at {numbers[1] + 4096}: it is inside the block group at {numbers[1]}"
-    assert hint == f"the nearest are at {numbers[0]}, {numbers[1]}, {', '.join(map(str, numbers[2:4]))}"
+    assert hint == f"the nearest begin at {numbers[0]}, {numbers[1]}, {', '.join(map(str, numbers[2:4]))}"
     assert fails("--blockgroup", "0x1", point)[0] == "no block group begins at 1"
     assert fails("--blockgroup", str(2**64 - 1), point)[0] == f"no block group begins at {2**64 - 1}"
 
