@@ -51,7 +51,10 @@ _LOOK = 1.0  # seconds
 
 
 class Pacer:
-    """Called between small steps. `pressure`: the share of time in which processes may wait for I/O; `seconds`: the time limit."""
+    """Pauses the job, and ends it in time; called between small steps.
+
+    `pressure`: the share of time (0 to 1) in which processes may wait for I/O; None: no limit. `seconds`: the time limit.
+    """
 
     def __init__(
         self,
@@ -283,7 +286,7 @@ class Deduper:
 
 
 class _BackupSharing:
-    """One backup's turn."""
+    """Shares the data of one backup's files."""
 
     def __init__(self, work: Deduper, done: SharedBackup, sizes: frozenset[int]) -> None:
         self._work, self.done, self._sizes, self._backup = work, done, sizes, done.backup

@@ -178,8 +178,8 @@ def _booted(context: DrillContext, drill: BootDrill, folder: Path, done: DrillRe
 
 
 def _gives_own_users(context: DrillContext, folder: Path) -> bool:
-    """Tests separate users with a folder of this program. Not with the system: one that ended at once because it had separate users
-    would be booted again without them, and be root on this machine.
+    """Tests separate users with a folder of this program. The test does not boot the system itself: its owner could make that boot
+    fail, and the second boot, without separate users, would have root on this machine.
     """
     trial = folder / "trial"
     (trial / "usr").mkdir(parents=True)

@@ -45,7 +45,7 @@ def _sample(text: str) -> FileSample:
     try:
         return parse_sample(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a sample: a number of names such as 1000, a share of them such as 5%, or all") from None
+        raise ValueError(f"{text!r} is not a sample: write a number of names such as 1000, a share such as 5%, or all") from None
 
 
 def _time(text: str) -> float:
@@ -100,8 +100,8 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
     use a virtual machine for it. The container gets separate user ids; if that is not possible, it is booted only with
     --as-root.
 
-    It pauses for backups, expiry and balancing. Its temporary subvolume is deleted at the end; after a kill by the next drill
-    or night.
+    The drill pauses for backups, expiry and balancing. Its temporary subvolume is deleted at the end; if the drill was killed,
+    by the next drill or night.
 
     Exit status 0: everything was restored without a difference; 1: there was a difference, or the drill did not complete; 3:
     another drill is running.
@@ -110,7 +110,7 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
     if given.boot and (not which or given.sample):
         raise UsageError("--boot needs names of hosts, and excludes --sample", "`backupd drill HOST --boot`")
     if given.as_root and not given.boot:
-        raise UsageError("--as-root belongs to --boot", "`backupd drill HOST --boot --as-root`")
+        raise UsageError("--as-root needs --boot", "`backupd drill HOST --boot --as-root`")
     with opened(ctx, writes=not given.dry_run) as context:
         context.config.require_section("drill")
         limit = given.seconds if given.seconds is not None else context.config.drill.time
@@ -225,7 +225,9 @@ def _planned(drilling: DrillContext, drill: RestoreDrill, printer: RestoreProgre
             f"{where}: {plan.names:,} of {counted(plan.of, 'name')}, {format_size(plan.needed)}, would be restored and compared"
         )
         if plan.left_out:
-            print_wrapped(f"{counted(plan.left_out, 'file')} would be skipped: the pool has only {format_size(plan.room)} for them")
+            print_wrapped(
+                f"{counted(plan.left_out, 'file')} would be skipped: the pool has only {format_size(plan.room)} for the drill"
+            )
     return {"host": drill.backup.host, "backup": drill.backup.name, "sample": str(drill.sample), **asdict(plan)}
 
 
@@ -243,7 +245,7 @@ def say_drill(done: DrillResult) -> None:
             print_wrapped("restored, and compared by rsync: content, owners, modes, times, ACLs, attributes, hard links")
         case DrillOutcome.FAILED:
             print_wrapped(click.style("failed: ", fg="red", bold=True) + printable(failure_words(done)))
-            print_wrapped(f"when that is corrected: `backupd drill {again(done)}`")
+            print_wrapped(f"correct the cause, then repeat the drill: `backupd drill {again(done)}`")
         case DrillOutcome.UNFINISHED:
             print_wrapped(click.style("not finished: ", fg="yellow") + f"{where}: {printable(done.text)}")
     if done.left_out:

@@ -88,8 +88,8 @@ async def compare(
     is_to_wait: Callable[[], bool],
     exclusions: Path | None = None,
 ) -> FoundDifferences:
-    """Compares. Ends early if `is_over` returns True, with an incomplete result: the caller must check that again. Pauses while
-    `is_to_wait` returns True.
+    """Returns the differences between `copy` and `source`. If `is_over` returns True, the result is incomplete: the caller must
+    check that again. Pauses while `is_to_wait` returns True.
 
     Raises OperatorError if it is impossible, NotFinished if rsync died.
     """

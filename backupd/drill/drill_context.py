@@ -61,7 +61,7 @@ class DrillContext:
     chance: Random = field(default_factory=Random)
     """Chooses the names."""
     cancellation: Cancellation = field(default_factory=Cancellation)
-    """Ends it early."""
+    """Ends the drill early."""
     waits: Callable[[str], None] = lambda _: None
     """Called with the job for which the drill waits, and with "" when it continues."""
     _end: float | None = None
@@ -100,7 +100,8 @@ class DrillContext:
         room = read_room(self.pool.path)
         if room.available < self.config.pool.min_free.bytes_of(room.total) // _PART:
             raise NotFinished(
-                f"the pool has too little free space: {format_size(room.available)} are left", "`backupd check` shows it"
+                f"the pool has too little free space: {format_size(room.available)} are left",
+                "free some space; `backupd check` shows how",
             )
 
     def has_to_wait(self) -> bool:

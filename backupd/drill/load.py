@@ -1,8 +1,8 @@
 """A load drill: restores dumps of a backup, loads each with the administrator's command, and deletes all of it.
 
-A host writes its dumps, and what loads one may run parts of it: psql runs shell commands that are in a script. So the command runs
-as the user nobody, without a network, and sees only programs and /etc of this machine, the restored dump, and folders in the pool
-that it can write to.
+A host writes its dumps, and the loading program may execute parts of a dump: psql runs shell commands in a script. So the command
+runs as the user nobody, without a network, and sees only programs and /etc of this machine, the restored dump, and folders in the
+pool that it can write to.
 """
 
 import asyncio

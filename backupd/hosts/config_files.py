@@ -90,7 +90,7 @@ class Files:
             with suppress(ConfigError):
                 excluded_before = _excluded(self.load_usable())
             if not _excluded(after) <= excluded_before or any(name in after.excluded for name in hosts):
-                return self.load(changes)  # raises, without line numbers: they are those of a file that is not written
+                return self.load(changes)  # raises; without line numbers, because the file with these lines is not written
         return after
 
     def hosts(self) -> dict[str, Path]:
@@ -129,7 +129,7 @@ def _lock(fd: int, main: Path) -> None:
                 continue
             pids = ", ".join(map(str, flock_holders(os.fstat(fd)))) or "unknown"
             raise LockHeld(
-                f"{main} is being changed by another process ({pids})", "wait for it to end; `ps -fp PID` shows what it is"
+                f"{main} is being changed by another process ({pids})", "wait until it has ended; `ps -fp PID` shows that process"
             ) from None
         return
 
@@ -201,8 +201,7 @@ class ChangedHosts:
 
 
 def set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, write: bool) -> ChangedHosts:
-    """Sets these keys of each host, in the file that declares it; None removes a key. Nothing is written if all have these values
-    already.
+    """Sets these keys of each host, in the file that declares it; None removes a key. Without a difference nothing is written.
 
     All hosts are changed, or none. Raises UsageError for an unknown host, ConfigError if the configuration would be invalid,
     OperatorError for a file that cannot be changed.
@@ -240,11 +239,11 @@ def _set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, w
 
 
 def _with_added(name: str, key: str, before: Mapping[str, Any], added: AddedValues) -> list[Any]:
-    """Returns the list with the new items. Raises UsageError if it would replace an inherited one: only `exclude` adds to its
+    """Returns the list with the new items. Raises UsageError if it would replace an inherited list: only `exclude` adds to its
     inherited value.
     """
     if key not in before and key != EXCLUDE:
-        raise UsageError(f"the host {name} has no {key} of its own to add to", f"{key}=VALUE sets it")
+        raise UsageError(f"{key} is not set for the host {name} itself, so nothing can be added", f"{key}=VALUE sets it")
     return added.to(before.get(key))
 
 

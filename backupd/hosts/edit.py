@@ -65,7 +65,7 @@ def with_host_keys(text: str, name: str, keys: Mapping[str, Any]) -> str:
     for document in (meant, parsed):  # an empty section does not count
         document["host"][name] = {key: value for key, value in document["host"].get(name, {}).items() if value != {}}
     if parsed != meant:
-        raise ValueError("only an editor can change the way it is written")
+        raise ValueError("its section is in a form that btrkeep cannot edit")
     return text
 
 

@@ -42,14 +42,14 @@ def make_key(path: Path, comment: str = "btrkeep") -> bool:
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
-        raise OperatorError(f"{path.parent} cannot be made: {error.strerror}", privilege_hint("CAP_DAC_OVERRIDE")) from None
+        raise OperatorError(f"{path.parent} cannot be created: {error.strerror}", privilege_hint("CAP_DAC_OVERRIDE")) from None
     comment = f"{comment}@{socket.gethostname()}"
     run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
     return True
 
 
 def _require_public(path: Path) -> None:
-    """Returns the public key beside the private one, created again if an interruption has left only the private one."""
+    """Creates the public key again if an interruption has left only the private key. Raises OperatorError for an unusable key."""
     public = public_path(path)
     if public.exists():
         return
@@ -91,7 +91,7 @@ def _line(command: str, key: Path, host: HostConfig) -> str:
 
 
 def user_of(host: HostConfig) -> str:
-    """Returns the user on the host; without one in the address it is taken for root, as which backups run."""
+    """Returns the user in the host's address; root, like the process that makes backups, if the address has no user."""
     return (host.address or "").rpartition("@")[0] or "root"
 
 

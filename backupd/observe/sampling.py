@@ -212,7 +212,7 @@ class Flow:
     """The bytes read and written before a reading."""
 
     seconds: float = 0.0
-    """The seconds in which that happened; 0: unknown."""
+    """The seconds between the two readings; 0: unknown."""
     read: int = 0
     """Bytes read from all devices."""
     written: int = 0
@@ -232,7 +232,7 @@ def as_document(counters: Counters) -> dict[str, object]:
 def flow(before: Mapping[str, object], after: Mapping[str, object], between: float) -> Flow:
     """Returns the flow between two readings, as `as_document` makes them. `between`: seconds by the wall clock.
 
-    The time is that of the monotonic clock. A rehearsal has none (None), and uses the calendar's.
+    The seconds are those of the monotonic clock; in a rehearsal, which has no such clock (None), `between`.
     """
     if not before or before.get("boot") != after["boot"]:
         return UNKNOWN

@@ -1,4 +1,4 @@
-"""Compares all extents of a host's backups, one backup after the other: an extent to which only one of them refers is its own.
+"""Compares all extents of a host's backups, one backup after the other: an extent of only one backup is that backup's own.
 
 Exact for backups of one host that are based on each other. Data shared beyond the host (such as by a copy with reflinks) counts as
 the host's own.

@@ -138,7 +138,7 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
                 if hosts and snapshot.host not in hosts:
                     continue
                 rows.append(_ListedBackup(settings.name, snapshot, snapshot.id not in incomplete))
-    print_listing(_COLUMNS, rows, as_json=as_json, empty="it has no backup of this pool")
+    print_listing(_COLUMNS, rows, as_json=as_json, empty="no repository has a backup of this pool")
     return Exit.OK
 
 
@@ -153,7 +153,7 @@ class _ListedBackup(NamedTuple):
 def _remarks(row: _ListedBackup) -> str:
     remarks = [
         "" if row.whole else "incomplete",
-        f"there as {printable(row.snapshot.label)}" if row.snapshot.label else "",
+        f"stored as {printable(row.snapshot.label)}" if row.snapshot.label else "",
         "another machine had this name" if row.snapshot.former else "",
     ]
     return ", ".join(filter(None, remarks))
@@ -216,7 +216,7 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
                 result |= {"files": done.files, "backup": f"{done.host}@{done.name}" if done.host else None}
                 if not as_json:
                     compared = f"; {counted(done.files, 'file')} of {result['backup']} equal to the pool's" if done.host else ""
-                    print_wrapped(f"{settings.name}: no errors; {sample} of it was read{compared}")
+                    print_wrapped(f"{settings.name}: no errors; {sample} of the data was read{compared}")
             except Cancelled:
                 return signal_status(cancellation.signal)
             except OperatorError as error:
@@ -289,7 +289,7 @@ def _note(context: PoolContext, settings: OffsiteSettings, summary: OffsiteSumma
         HostBehind(host_failed.host, newest.get(host_failed.host), None, host_failed.error) for host_failed in summary.failed
     )
     at = before.at if summary.out_of_time and before else None if summary.out_of_time else now
-    error = f"nothing was removed there: {summary.remove_error.message}" if summary.remove_error else ""
+    error = f"no backup was removed: {summary.remove_error.message}" if summary.remove_error else ""
     last = parse_backup_name(max(newest.values())) if newest else None
     seconds = round(time.monotonic() - begun, 3)
     session = ReplicaSession(
@@ -307,7 +307,7 @@ def _say_plan(run: OffsiteRun, hosts: tuple[str, ...], forced: Forced, as_json: 
         for host, name in sendings:
             print_wrapped(f"{host}@{name}: would be sent")
         for snapshot in going:
-            print_wrapped(f"{snapshot.host}@{snapshot.name}: would be removed there")
+            print_wrapped(f"{snapshot.host}@{snapshot.name}: would be removed from the repository")
         print_wrapped(f"{summary.offsite}: {counted(len(sendings), 'backup')} of {counted(summary.hosts, 'host')} would be sent")
     return {
         "offsite": summary.offsite,
@@ -323,20 +323,22 @@ def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) 
     guarded, command = summary.removal.guarded if summary.removal else None, f"offsite run {summary.offsite}"
     kept_back = sorted(guarded.skipped_hosts.items()) if guarded else []
     if guarded and guarded.stop:
-        print_error(OperatorError(f"{summary.offsite}: nothing was removed there: {expiry_words(guarded.stop, command)}"))
+        print_error(OperatorError(f"{summary.offsite}: no backup was removed: {expiry_words(guarded.stop, command)}"))
     if summary.doubt:
         why = expiry_words(summary.doubt, command)
-        print_error(OperatorError(f"{summary.offsite}: nothing was removed there: {why}", "`date` shows the time"))
+        print_error(
+            OperatorError(f"{summary.offsite}: no backup was removed: {why}", "`timedatectl` shows the clock of this server")
+        )
     if summary.remove_error:
         error = summary.remove_error
-        print_error(OperatorError(f"{summary.offsite}: nothing was removed there: {error.message}", error.hint))
+        print_error(OperatorError(f"{summary.offsite}: no backup was removed: {error.message}", error.hint))
     for host, share in kept_back:
-        print_error(OperatorError(f"{host}: nothing was removed there: {skip_words(host, share, command)}"))
+        print_error(OperatorError(f"{host}: no backup was removed: {skip_words(host, share, command)}"))
     if not as_json:
         more = left_words(summary.planned - len(summary.sent), out_of_time=summary.out_of_time)
-        gone = f"; {counted(summary.removed, 'backup')} removed there" if summary.removed else ""
+        gone = f"; {counted(summary.removed, 'backup')} removed" if summary.removed else ""
         print_wrapped(
-            f"{summary.offsite}: {counted(len(summary.sent), 'backup')} sent, {format_size(summary.bytes)} added there{gone}{more}"
+            f"{summary.offsite}: {counted(len(summary.sent), 'backup')} sent, {format_size(summary.bytes)} added{gone}{more}"
         )
     wrong = summary.failed or kept_back or summary.doubt or summary.remove_error or (guarded and guarded.stop)
     status = int(Exit.ATTENTION if wrong else Exit.OK)

@@ -137,7 +137,7 @@ class _Watch:
     _said: tuple[Any, ...] = ()
 
     def tell(self, line: dict[str, Any]) -> None:
-        """Hears each line."""
+        """Receives each line of restic's output."""
         progress = tuple(line.get(key) for key in ("message_type", "total_bytes", "total_files", "bytes_done", "files_done"))
         if progress != self._said:
             self._said, self._since = progress, time.monotonic()
@@ -210,8 +210,8 @@ class OffsiteRun:
         return summary, in_repository, sendings
 
     def send(self, summary: OffsiteSummary, in_repository: list[OffsiteSnapshot], sendings: Sequence[tuple[str, str]]) -> None:
-        """Sends them, and records the contents of the repository in the catalogue. If a host fails, it continues with
-        the others.
+        """Sends the backups, and records the contents of the repository in the catalogue. If a host fails, it continues with the
+        others.
         """
         self.sinks(OffsitePlan(tuple(sendings)))
         known_repository = KnownRepository(self.catalogue, self.settings.name)

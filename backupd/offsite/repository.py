@@ -205,8 +205,8 @@ class KnownRepository:
     def note(
         self, in_repository: Collection[OffsiteSnapshot], incomplete: Collection[str], unheard: Collection[tuple[str, str]] = ()
     ) -> None:
-        """Stores it. `unheard`: hosts and backups that are being sent, or whose sending was interrupted: they may be
-        there or not.
+        """Records the contents of the repository. `unheard`: hosts and backups that are being sent, or whose sending was
+        interrupted: the repository may have them or not.
         """
         ids = {snapshot.id for snapshot in in_repository}
         fact: dict[str, Any] = {

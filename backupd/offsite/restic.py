@@ -344,24 +344,24 @@ _INIT = "`backupd offsite init {name}` creates it"
 _BY_STATUS = {
     ResticStatus.NO_REPOSITORY: _INIT,
     ResticStatus.LOCKED: (
-        "another restic is using it: wait until it ends. `backupd offsite run {name}` removes the lock of a killed restic"
+        "another restic uses the repository: wait until it ends. `backupd offsite run {name}` removes the lock of a killed restic"
     ),
     ResticStatus.WRONG_PASSWORD: "check that password_file belongs to this repository",
 }
 _BY_TEXT = (  # for versions that always exit 1, and errors without a status
     (r"wrong password", _BY_STATUS[ResticStatus.WRONG_PASSWORD]),
-    (r"ciphertext verification failed", "`backupd offsite check` shows what is damaged there"),
+    (r"ciphertext verification failed", "`backupd offsite check {name}` lists the damaged data"),
     (_LOCKED, _BY_STATUS[ResticStatus.LOCKED]),
     (r"unable to open config file: (?:stat [^ ]*: no such file or directory|<config/> does not exist)$", _INIT),
     (
         r"config file already exists|already initialized",
-        "it exists already: `backupd offsite run {name}` sends to it",
+        "the repository exists already: `backupd offsite run {name}` sends backups to it",
     ),
     (
         r"\b403\b|access denied|permission denied|forbidden",
         "check the permissions of the key; a key that cannot delete needs an [offsite] without retention",
     ),
-    (r"no space left|quota exceeded|insufficient storage", "free some space there"),
+    (r"no space left|quota exceeded|insufficient storage", "free some space in the repository's storage"),
     (
         r"connection refused|no such host|i/o timeout|no route to host|network is unreachable|connection reset|sftp session",
         "check that its server is running and reachable, and that the address in [offsite.{name}] is right",

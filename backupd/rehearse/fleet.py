@@ -70,7 +70,7 @@ def _sum(of_paths: Iterable[Mapping[str, Any]], key: str) -> int:
 
 
 def _host(name: str, nights: Sequence[_Night]) -> HostModel:
-    """Returns them without the first, which may be the first copy."""
+    """Returns the model of a host. The changes of the first night do not count: it may be the first copy."""
     last, changing = nights[-1], nights[1:]
     mean = last.bytes / last.files
     created = fmean(min(night.created, night.transferred) for night in changing)

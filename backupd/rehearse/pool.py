@@ -33,11 +33,14 @@ _OVERHEAD = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of the filesystem: an image in `folder`, or `device`. `room`: free bytes there."""
+    """The place of the throwaway filesystem."""
 
     folder: Path
+    """The folder of the image, if `device` is None."""
     device: Path | None
+    """The spare device; None: an image."""
     room: int
+    """Free bytes in the folder, or the size of the device."""
 
 
 def place_at(on: str | None, erase: str | None, wanted: int, filesystem: str | None) -> Place:
@@ -51,15 +54,17 @@ def place_at(on: str | None, erase: str | None, wanted: int, filesystem: str | N
     else:
         folder = Path(on)
         if not folder.exists():
-            raise UsageError(f"there is no {on}", "name a folder, or a device")
+            raise UsageError(f"{on} does not exist", "give --on an existing folder or a spare device")
         if stat.S_ISBLK(folder.stat().st_mode):
             return _spare(folder.absolute(), on, erase, filesystem)
         if not folder.is_dir():
-            raise UsageError(f"{on} is neither a folder nor a device", "name a folder, or a device")
+            raise UsageError(f"{on} is neither a folder nor a device", "give --on an existing folder or a spare device")
     if erase:
         raise UsageError("--erase names a device, but --on does not", "give the device to both: --on DEVICE --erase DEVICE")
     if filesystem and is_on(folder, filesystem):
-        raise UsageError(f"{folder} is on the pool itself", "a rehearsal never uses the pool: name a folder elsewhere")
+        raise UsageError(
+            f"{folder} is on the pool itself", "give --on a folder on another filesystem: a rehearsal never uses the pool"
+        )
     return Place(folder.resolve(), None, _free(folder))  # mounts are listed by their real paths
 
 
@@ -133,7 +138,9 @@ def _wipe(device: Path, notice: Callable[[str], None]) -> None:
     try:
         patiently(["wipefs", "--all", "--quiet", str(device)])
     except ProgramFailed:
-        notice(f"another program still holds {device}, with a rehearsal on it: run wipefs --all {device} when that has ended")
+        notice(
+            f"another program still uses {device}, with a rehearsal on it: when the program has ended, run wipefs --all {device}"
+        )
 
 
 @contextmanager
@@ -150,7 +157,7 @@ def _attached(folder: Path, place: Place, size: int) -> Iterator[str]:
 
 
 def _make(device: str, settings: VariantSettings, size: int, point: Path) -> None:
-    """Creates and mounts it. Data is stored once, whatever the real pool does: profiles cost the same with every setting."""
+    """Creates and mounts the filesystem. Data is stored once, as profiles cost the same with every setting."""
     words = ["-q", "-f", "-b", str(size), "-n", str(settings.nodesize), "-m", settings.metadata, "-d", "single"]
     with Checkpoint("rehearsal's filesystem made"):
         patiently(["mkfs.btrfs", *words, "-L", "btrkeep-rehearsal", device])
@@ -190,12 +197,12 @@ def workspace(base: Path, notice: Callable[[str], None]) -> Iterator[Path]:
 
 
 def _made(base: Path) -> tuple[Path, int]:
-    """Another rehearsal may remove it as a leftover before it is locked: then another folder is created."""
+    """Creates and locks a folder. If another rehearsal removes it as a leftover before it is locked, creates another."""
     while True:
         try:
             path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
         except OSError as error:
-            raise OperatorError(f"{base}: no folder can be made: {error.strerror}", "name another one with --on") from None
+            raise OperatorError(f"{base}: could not create a folder: {error.strerror}", "give --on another folder") from None
         with suppress(FileNotFoundError):
             if (fd := _locked(path)) is not None:
                 if path.exists():
@@ -263,7 +270,7 @@ def _loops() -> Iterator[tuple[str, Path]]:
 
 
 def patiently(command: Sequence[str]) -> None:
-    """Repeats it until it succeeds, for some seconds: a killed program takes a moment to end, and other programs open devices.
+    """Repeats the command for some seconds until it succeeds: a killed program takes a moment to end, and others open devices.
 
     Raises ProgramFailed.
     """
@@ -293,7 +300,7 @@ def remove(folder: Path, notice: Callable[[str], None] = lambda _: None) -> None
             run(["btrfs", "device", "scan", "--forget", device], check=False)
             run(["losetup", "--detach", device], check=False)  # the kernel may have detached it already
     for device in _still_attached(folder):
-        notice(f"another program still holds {device}; the kernel frees its space when that program ends")
+        notice(f"another program still uses {device}; the kernel frees its space when that program ends")
     shutil.rmtree(folder)
 
 

@@ -82,7 +82,7 @@ class Rehearsal:
             return
 
     def _make_catalogue(self) -> None:
-        """An empty filesystem, to be copied, because creating one takes a second."""
+        """Creates an empty catalogue, to be copied, because creating one takes a second."""
         with Catalogue.open(self._work / "catalogue"):
             pass
 

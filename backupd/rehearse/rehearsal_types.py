@@ -35,7 +35,7 @@ class HostModel:
     rewritten: float
     """The share of a changed file that is new data, 0 to 1."""
     nightly: tuple[float, ...] = (1.0,)
-    """For each known night, how many times the average changed, oldest first."""
+    """The changes of each recorded night, as a multiple of the average night; oldest first."""
     nights: int = 0
     """Number of nights whose numbers made the model; 0: it is assumed."""
 
@@ -215,14 +215,15 @@ class NightReading:
 
 @dataclass(frozen=True, slots=True)
 class RehearsedRun:
-    """All nights of one variant with one seed, without the first copy.
-
-    `timelapse`: an animation in WebP, if one was made. `full`: the night in which the pool became full, after which there is none;
-    None: it did not.
-    """
+    """All nights of one variant with one seed."""
 
     variant: str
+    """The variant's name."""
     seed: int
+    """The seed of its random numbers."""
     nights: tuple[NightReading, ...]
+    """The measured nights, without the first copy."""
     timelapse: bytes = b""
+    """The animation in WebP; b"": none was made."""
     full: int | None = None
+    """The night in which the pool became full, which ended the run; None: it did not."""

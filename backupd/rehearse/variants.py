@@ -342,8 +342,8 @@ def judged(runs: Sequence[RehearsedRun], variants: Sequence[str]) -> tuple[Varia
 
 
 def best(judgements: Sequence[VariantJudgement]) -> tuple[str, ...]:
-    """Returns the variants that are better than the first in some measure and worse in none; of several, the one that is better in
-    most of them, or all with the same number: they were not compared with each other.
+    """Returns the variants that are better than the first in at least one measure and worse in none. Of several, those that are
+    better in the most measures: they were not compared with each other.
     """
     clear = {
         judgement.variant: len(judgement.named(Verdict.BETTER)) for judgement in judgements if not judgement.named(Verdict.WORSE)

@@ -95,7 +95,7 @@ def test_without_a_terminal_everything_that_is_missing_is_named_at_once(site: Si
 
 def test_with_all_options_this_machine_has_its_first_backup(site: Site) -> None:
     output = site.setup(*site.for_pool(), *site.for_here()).stdout
-    assert f"{site.pool} is a new subvolume, and a pool now" in output
+    assert f"{site.pool} is now a pool, in a new subvolume" in output
     assert "here: complete" in output
     assert site.restored("here") == "welcome"
     assert "UUID" in work("btrfs", "subvolume", "show", site.pool).stdout
@@ -111,7 +111,7 @@ def test_with_all_options_this_machine_has_its_first_backup(site: Site) -> None:
 def test_run_again_it_changes_nothing_and_makes_no_second_backup(site: Site) -> None:
     site.setup(*site.for_pool(), *site.for_here())
     before = (site.config.read_bytes(), site.backups("here"))
-    assert "every host that is enabled has a complete backup" in site.setup().stdout
+    assert "every enabled host has a complete backup" in site.setup().stdout
     assert (site.config.read_bytes(), site.backups("here")) == before
 
 
@@ -180,14 +180,14 @@ def answer_all(terminal: Terminal, site: Site, sshd: Sshd) -> str:
     terminal.answer("When may backups run", "22-6")
     terminal.wait_for("expected a window")
     terminal.answer("When may backups run", "22:00-06:00")
-    terminal.answer("Its address", f"-{sshd.address}")
+    terminal.answer("The host's address", f"-{sshd.address}")
     terminal.wait_for("is not an address")
-    terminal.answer("Its address", sshd.address)
-    terminal.answer("Its ssh port", "65536")
+    terminal.answer("The host's address", sshd.address)
+    terminal.answer("The host's ssh port", "65536")
     terminal.wait_for("is not a port")
-    terminal.answer("Its ssh port", str(sshd.port))
-    terminal.wait_for(re.escape(f"Its name here [{this_machine()}]"))  # its address is 127.0.0.1
-    terminal.answer("Its name here .*: ", "web1")
+    terminal.answer("The host's ssh port", str(sshd.port))
+    terminal.wait_for(re.escape(f"The host's name for btrkeep [{this_machine()}]"))  # its address is 127.0.0.1
+    terminal.answer("The host's name for btrkeep .*: ", "web1")
     terminal.answer("Source paths", "srv")
     terminal.wait_for("expected an absolute path")
     terminal.answer("Source paths", f"'{site.source}'")
@@ -199,10 +199,10 @@ def test_at_a_terminal_it_asks_shows_the_fingerprint_and_waits_for_the_line(site
         answer_all(terminal, site, sshd)
         terminal.wait_for(re.escape(host_key_of(sshd)))
         assert not site.known_hosts.exists()
-        terminal.answer("Is it the same", "y")
-        terminal.wait_for("Enter when the line is there")
+        terminal.answer("Is the fingerprint the same", "y")
+        terminal.wait_for("Enter when the line is added")
         let_in(sshd, line_in(terminal.text))
-        terminal.answer("Enter when the line is there", "")
+        terminal.answer("Enter when the line is added", "")
         terminal.answer("Back up web1 now", "")
         assert terminal.ends() == 0, terminal.text
     assert site.restored("web1") == "welcome"
@@ -215,15 +215,15 @@ def test_at_a_terminal_it_asks_shows_the_fingerprint_and_waits_for_the_line(site
 def test_a_host_key_that_is_not_the_same_is_not_written_down(site: Site, sshd: Sshd) -> None:
     words = (*site.for_pool(), "--zone", "UTC", "--window", "none", *site.for_web1(sshd))
     with site.asked(*map(str, words)) as terminal:
-        terminal.answer("Is it the same", "n")
+        terminal.answer("Is the fingerprint the same", "n")
         assert terminal.ends() == 1
-    assert "its host key was not accepted" in terminal.text
+    assert "the host key was not accepted" in terminal.text
     assert not site.known_hosts.exists()
 
 
 QUESTIONS = (
-    "Where should the pool be", "How long", "In which time zone", "When may", "Its address", "Its ssh port", "Its name",
-    "Source paths", "Is it the same", "Enter when", "Back up",
+    "Where should the pool be", "How long", "In which time zone", "When may", "The host's address", "The host's ssh port",
+    "The host's name", "Source paths", "Is the fingerprint the same", "Enter when", "Back up",
 )  # fmt: skip
 
 
@@ -235,8 +235,8 @@ def test_interrupted_at_any_question_it_goes_on_when_it_is_run_again(site: Site,
         with site.asked() as terminal:
             answers = {
                 "Where should the pool be": str(site.pool), "How long": "", "In which time zone": "", "When may": "",
-                "Its address": sshd.address, "Its ssh port": str(sshd.port), "Its name": "web1",
-                "Source paths": str(site.source), "Is it the same": "y", "Enter when": "", "Back up": "",
+                "The host's address": sshd.address, "The host's ssh port": str(sshd.port), "The host's name": "web1",
+                "Source paths": str(site.source), "Is the fingerprint the same": "y", "Enter when": "", "Back up": "",
             }  # fmt: skip
             while True:
                 question = terminal.wait_for("|".join(QUESTIONS))[0]

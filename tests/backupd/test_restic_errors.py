@@ -56,7 +56,7 @@ def exit_error(code: int, message: str) -> str:
             "`backupd offsite init",
         ),
         ((exit_error(12, "wrong password or no key found"),), 12, "wrong password or no key found", "check that password_file"),
-        ((exit_error(11, "cannot lock"),), 11, "cannot lock", "another restic is using it"),
+        ((exit_error(11, "cannot lock"),), 11, "cannot lock", "another restic uses the repository"),
         ((exit_error(1, "repository does not answer"),), 1, "repository does not answer", ""),
         (
             ('{"message_type":"error","error":{"message":"open /x: input/output error"},"during":"archival"}', *STACK),

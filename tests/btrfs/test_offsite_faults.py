@@ -144,7 +144,7 @@ def test_what_the_storage_does_not_let_remove_does_not_make_the_copy_old(far: Of
     for day in (1, 2, 3):
         far.backup(f"2026-03-0{day}T22:00:00Z")
         done = far.offsite("run", "--now", f"2026-03-0{day}T23:00:00Z", status=int(day > 1), env=env)
-    assert "nothing was removed there: restic: blob not removed, server response: 403 Forbidden (403)\n" in done.stderr
+    assert "no backup was removed: restic: blob not removed, server response: 403 Forbidden (403)\n" in done.stderr
     assert "check the permissions of the key" in done.stderr
     failed = far.copies("2026-03-04T01:00:00Z")
     assert (failed["state"], failed["age"]) == ("failing", 3 * 3600)

@@ -62,8 +62,8 @@ def command() -> None:
     metavar="FILE",
     help="Add the hosts of a list, one on each line: NAME KEY=VALUE... as for `host set`. The other options apply to all of them.",
 )
-@click.option("--address", metavar="ADDRESS", help="Its ssh address, such as root@web1.example.org. Without it: this machine.")
-@click.option("--port", type=click.IntRange(1, 65535), help="Its ssh port, if not 22.")
+@click.option("--address", metavar="ADDRESS", help="The host's ssh address: root@web1.example.org. Without it: this machine.")
+@click.option("--port", type=click.IntRange(1, 65535), help="The host's ssh port, if not 22.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="A source path; may be given several times.")
 @click.option("--group", metavar="GROUP", help="The group whose settings the host inherits.")
 @click.option(
@@ -107,7 +107,7 @@ def add_command(
     show_findings(prompter, reach_result.findings)
     if not reach_result.good:
         if reach_result.host_key_known:  # otherwise the command above accepts the key and tests the host
-            prompter.say(f"next: do that; then `backupd host test {name}` tests it again")
+            prompter.say(f"next: correct these problems, then run `backupd host test {name}`")
         return Exit.ATTENTION
     prompter.say(f"next: run `backupd run {name}`, or wait for the next night")
     return Exit.OK
@@ -187,7 +187,7 @@ def remove_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) ->
 
 def _removed_lines(paths: Mapping[str, Path]) -> Iterator[str]:
     for name, path in paths.items():
-        removed = "" if path.exists() else ", and so was the file"
+        removed = "" if path.exists() else "; the file was then empty and was deleted"
         yield f"{name} is no longer backed up: its section was removed from {path}{removed}"
     if len(paths) == 1:
         yield f"all its backups stay; `backupd forget {next(iter(paths))}` lets them expire"

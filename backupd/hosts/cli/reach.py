@@ -44,7 +44,7 @@ class ReachResult:
 
 
 def reach(prompter: Prompter, config: Config, host: HostConfig, *, accept: bool) -> ReachResult:
-    """Creates missing keys and tests whether the host accepts the one for backups. On a terminal it waits until it does."""
+    """Creates missing keys and tests whether the host accepts the key for backups. On a terminal it asks until the host does."""
     if not host.address:
         return ReachResult(None, None, True, ())
     key, restore_key = config.ssh.key, config.ssh.key_for_restores
@@ -61,7 +61,7 @@ def reach(prompter: Prompter, config: Config, host: HostConfig, *, accept: bool)
         return ReachResult(*lines, False, ())
     findings = probe(config, host)
     _say_lines(prompter, host, lines[0] if _refused(findings) else None, lines[1])
-    while _refused(findings) and prompter.asks and prompter.ask("Press Enter when the line is there, or q to skip this", "") != "q":
+    while _refused(findings) and prompter.asks and prompter.ask("Press Enter when the line is added, or q to skip", "") != "q":
         findings = probe(config, host)
         if _refused(findings):
             prompter.say(f"{host.name} still does not accept the key")
@@ -88,13 +88,13 @@ def _host_key(prompter: Prompter, config: Config, host: HostConfig, accept: bool
     prompter.say("On the host, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` shows the correct one.")
     if not accept:
         if not prompter.asks:
-            prompter.say(f"it is not written into {known_hosts}, because it was not confirmed. When you have compared it:")
+            prompter.say(f"The host key is not in {known_hosts} yet. When you have compared the fingerprints, accept it:")
             prompter.say(f"    {call_of('backupd')} setup --host {host.name} --accept-host-key --no-run")
             return False
-        if not prompter.agrees("Is it the same?", default=False):
-            raise OperatorError(f"{host.name}: its host key was not accepted", "find out which machine answers there first")
+        if not prompter.agrees("Is the fingerprint the same?", default=False):
+            raise OperatorError(f"{host.name}: the host key was not accepted", "first find out which machine has this address")
     learn(host_key, known_hosts)
-    prompter.say(f"written into {known_hosts}")
+    prompter.say(f"the host key is now in {known_hosts}")
     return True
 
 

@@ -24,7 +24,7 @@ from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit, UsageError
 
 _REST = "run `backupd setup` again when this is fixed: it continues where it stopped"
-_PATHS = "absolute paths separated by spaces, such as /etc /srv/www"
+_PATHS = "give absolute paths separated by spaces, such as /etc /srv/www"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,16 @@ class FirstHostOptions:
 @click.option(
     "--retention", metavar="RULES", help="How long backups are kept: daily=14,weekly=13,monthly=12; `all` keeps them for ever."
 )
-@click.option("--zone", metavar="ZONE", help="The time zone of its days and nights, such as Europe/Berlin. [default: UTC]")
+@click.option("--zone", metavar="ZONE", help="The pool's time zone, for days and nights, such as Europe/Berlin. [default: UTC]")
 @click.option(
     "--window",
     metavar="WINDOW",
     help="When backups may run, such as 22:00-06:00, or none for any time.  [default: none]",
 )
 @click.option("--host", metavar="NAME", help="The first host's name.")
-@click.option("--address", metavar="ADDRESS", help="Its ssh address, such as root@web1.example.org.")
+@click.option("--address", metavar="ADDRESS", help="The first host's ssh address, such as root@web1.example.org.")
 @click.option("--this-machine", is_flag=True, help="The first host is this machine.")
-@click.option("--port", type=click.IntRange(1, 65535), help="Its ssh port, if not 22.")
+@click.option("--port", type=click.IntRange(1, 65535), help="The first host's ssh port, if not 22.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="A source path of the host; may be given several times.")
 @click.option(
     "--accept-host-key", is_flag=True, help="Trust the host's key without asking, because you have compared its fingerprint."
@@ -87,7 +87,7 @@ def command(ctx: click.Context, /, accept_host_key: bool, no_run: bool, as_json:
     prompter.heading("The first host")
     config, first = _first_host(ctx, prompter, files, config, given)
     if first is None:
-        prompter.say("every host that is enabled has a complete backup")
+        prompter.say("every enabled host has a complete backup")
         return _all_done(prompter, config)
     reach_result = reach(prompter, config, first, accept=accept_host_key)
     findings = _checked(prompter, config, first, reach_result)
@@ -106,7 +106,7 @@ def _refuse_unused_options(given: FirstHostOptions, accept_host_key: bool) -> No
     over_ssh = (("--address", given.address), ("--port", given.port), ("--accept-host-key", accept_host_key))
     for name, value in over_ssh:
         if value:
-            raise UsageError(f"{name} and --this-machine exclude each other", "this machine is reached without ssh")
+            raise UsageError(f"{name} and --this-machine exclude each other", "leave one out: this machine is reached without ssh")
 
 
 def _require_options(prompter: Prompter, files: Files, given: FirstHostOptions, pool: PoolOptions) -> None:
@@ -161,11 +161,11 @@ def _require_unchanged(host: HostConfig, given: FirstHostOptions) -> None:
 def _asked_host(prompter: Prompter, given: FirstHostOptions) -> tuple[str, dict[str, Any]]:
     address, port = given.address, given.port
     if address is None and not given.this_machine:
-        question = "Its address, such as root@web1.example.org" + ("" if port else " (this: this machine)")
+        question = "The host's address, such as root@web1.example.org" + ("" if port else " (this: this machine)")
         address = asked(prompter, None, question, "" if port else "this", lambda text: _address(text, port))
     if address and port is None and prompter.asks:
-        port = asked(prompter, None, "Its ssh port", "22", _port)
-    name = asked(prompter, given.host, "Its name here", suggested_name(address), _name)
+        port = asked(prompter, None, "The host's ssh port", "22", _port)
+    name = asked(prompter, given.host, "The host's name for btrkeep", suggested_name(address), _name)
     paths = given.paths or asked(prompter, None, "Source paths, separated by spaces", "/etc", _paths)
     return name, keys_of(address, port, None, paths)
 
@@ -175,18 +175,18 @@ def _address(text: str, port: int | None) -> str | None:
         return None
     if text == "this":
         raise UsageError(
-            "this machine is reached without ssh, and --port is given", "give its address, or start again without --port"
+            "--port needs an address: this machine is reached without ssh", "give an address, or start again without --port"
         )
     try:
         return parse_address(text)
     except ValueError as error:
-        raise UsageError(f"{text!r} is not an address: {error}", "USER@HOST, such as root@web1.example.org") from None
+        raise UsageError(f"{text!r} is not an address: {error}", "give USER@HOST, such as root@web1.example.org") from None
 
 
 def _port(text: str) -> int | None:
     """Returns the port, None for ssh's default."""
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise UsageError(f"{text!r} is not a port", "a number from 1 to 65535")
+        raise UsageError(f"{text!r} is not a port", "give a number from 1 to 65535")
     return int(text) if int(text) != 22 else None
 
 

@@ -155,7 +155,7 @@ def set_up_pool(prompter: Prompter, files: Files, given: PoolOptions) -> Config:
     config = pool_is_set_up(files)
     if config is None:
         config = _made(prompter, files, given)
-        prompter.say(f"its configuration is {files.main}")
+        prompter.say(f"the pool's configuration is {files.main}")
     elif given.path is not None and Path(given.path).resolve() != config.pool.path.resolve():
         raise UsageError(f"{files.main} names another pool, {config.pool.path}", "leave --pool-path out, or choose another --pool")
     elif given.retention is not None or given.zone is not None or given.window is not None:
@@ -195,7 +195,7 @@ def _made(prompter: Prompter, files: Files, given: PoolOptions) -> Config:
         pool = create_pool(place, rehearsal=False, now=datetime.now(UTC))
         ensure_reserve(place)
         note_new_pool(pool)
-        prompter.say(f"{place} is {'a new subvolume, and ' if new else ''}a pool now")
+        prompter.say(f"{place} is now a pool{', in a new subvolume' if new else ''}")
         if hint := powerless_hint(place):
             prompter.say(hint)
     return files.change({files.main: text})
@@ -224,11 +224,11 @@ def powerless_hint(pool: Path) -> str:
 
 
 def _zone(text: str) -> str:
-    return _taken(kinds.ZONE, text, "a name such as Europe/Berlin")
+    return _taken(kinds.ZONE, text, "give a name such as Europe/Berlin")
 
 
 def _window(text: str) -> str:
-    return _taken(kinds.WINDOW, text, f"two times such as 22:00-06:00, or {ALWAYS}")
+    return _taken(kinds.WINDOW, text, f"give two times such as 22:00-06:00, or {ALWAYS}")
 
 
 def _taken(kind: kinds.ValueKind, text: str, hint: str) -> str:
@@ -270,7 +270,7 @@ _LOCALTIME, _ZONES = Path("/etc/localtime"), "/zoneinfo/"
 def place_for_pool(text: str) -> Path:
     """Returns a pool, or a place for one. Raises UsageError or PoolUnusable."""
     if not text:
-        raise UsageError("no path was given", "a folder on a mounted btrfs, such as /srv/backup")
+        raise UsageError("no path was given", "give a folder on a mounted btrfs, such as /srv/backup")
     place = Path(text).absolute()
     if not is_pool(place):
         require_place_for_pool(place)

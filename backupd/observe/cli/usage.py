@@ -162,9 +162,9 @@ def _method_lines(use: PoolUse) -> list[str]:
             f"estimated from {counted(use.draws, 'random place')} in {format_duration(use.seconds)}; 95%: the interval of OWN"
         )
         if use.others:
-            lines.append(f"data of no backup: {_words(use.others)}")
+            lines.append(f"data that no backup refers to: {_words(use.others)}")
     else:
         lines.append(f"all extents were read in {format_duration(use.seconds)}; OWN includes data shared with other hosts")
     if not use.complete:
-        lines.append("the time ended before everything was measured: allow more with --time")
+        lines.append("the time limit ended the measurement: allow more with --time")
     return [*lines, *(f"{printable(path)}: {why}" for path, why in use.unread.items())]

@@ -37,9 +37,12 @@ LIMITS = (
         "A loop device or memory has no seeks, and this machine does other work: times show which settings are faster, not the "
         "times on this server's disks."
     ),
-    "The pool is small: its block groups are few, and smaller than 1 GiB. Shares and orders carry over, absolute numbers do not.",
     (
-        "It assumes the sizes of files (log-normal around the known mean), the places of changes (random pieces of 16 KiB), and "
+        "The pool is small, with few block groups, each below 1 GiB. Percentages, and which variant has less, apply to the real "
+        "pool too; absolute numbers do not."
+    ),
+    (
+        "Assumed are the sizes of files (log-normal around the known mean), the places of changes (random pieces of 16 KiB), and "
         "that half of the data compresses."
     ),
     ("Data is stored once and on one device. Ownership, ACLs, hard links and quotas are not simulated; the pace of expiry is off."),
@@ -83,9 +86,9 @@ def about_hosts(plan: RehearsalPlan, facts: ServerFacts) -> str:
     text = f"{counted(len(fleet.hosts), 'host')} with {counted(files, 'file')}, {format_size(round(fleet.bytes))}"
     new = f"{format_size(round(fleet.new_bytes))} new in a night"
     if plan.fraction >= 1:
-        return f"It has {text}, {new}: all hosts in the catalogue."
+        return f"The pool has {text}, {new}: all hosts in the catalogue."
     whole = f"{counted(len(facts.fleet.hosts), 'host')} with {format_size(round(facts.fleet.bytes))}"
-    return f"It has {text}, {new}: {_fraction(plan.fraction)} of {whole}."
+    return f"The pool has {text}, {new}: {_fraction(plan.fraction)} of {whole}."
 
 
 def _fraction(share: float) -> str:
@@ -101,7 +104,7 @@ def remarks(result: RehearsalResult) -> Iterator[str]:
     if result.runs and not any(night.deleted for run in result.runs for night in run.nights):
         yield "no backup was old enough to be deleted, so expiry was not tested; use more --days, or a shorter retention"
     if result.judgements:
-        yield "a change is the median over pairs with the same seed; amounts are separate medians, and may differ by another amount"
+        yield "a change is the median over pairs of runs with the same seed, so it may not match the medians of the two amounts"
     if len(result.judgements) * len(MEASURES) > 1 and result.plan.seeds >= FEWEST:
         yield "with this many measures, one in fifteen may seem to differ by chance; more seeds reduce that"
 
@@ -176,7 +179,7 @@ def conclusion(result: RehearsalResult) -> Iterator[str]:
     elif any(judgement.named(Verdict.BETTER) for judgement in result.judgements):
         yield "No variant is better without being worse in another measure: choose by what matters more on this server."
     else:
-        yield "There is no reason for a change."
+        yield "No variant is better: there is no reason to change a setting."
 
 
 def _sentence(judgement: VariantJudgement, question: str | None) -> str:
@@ -226,7 +229,7 @@ def caveats(plan: RehearsalPlan, facts: ServerFacts) -> Iterator[str]:
     if plan.fleet.assumed:
         hosts = ", ".join(plan.fleet.assumed[:5]) + (", ..." if len(plan.fleet.assumed) > 5 else "")
         yield printable(
-            f"of {hosts} the catalogue has fewer than three complete backups: changes are taken from other hosts, or typical"
+            f"the catalogue has fewer than three complete backups of {hosts}: typical changes are used, as on the other hosts"
         )
     if plan.seeds < FEWEST:
         yield f"with fewer than {FEWEST} seeds no difference can be distinguished from chance"

@@ -55,7 +55,7 @@ def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: 
     multiple=True,
     metavar="NAME:KEY=VALUE,...",
     shell_complete=_complete_variant,
-    help="Settings to try; all others are as configured. May be given several times; the others are compared with the first.",
+    help="Settings to try; all other settings are as configured. May be given several times: each is compared with the first.",
 )
 @click.option("--question", type=click.Choice(list(QUESTIONS)), help="Try the settings that answer a common question.")
 @click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, metavar="N", help="The number of nights.")
@@ -87,7 +87,9 @@ def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: 
 @click.option(
     "--erase", metavar="DEVICE", help="Confirm that the contents of the device of --on may be lost, by repeating its exact name."
 )
-@click.option("--html", type=GivenPath(path_type=Path, dir_okay=False), metavar="FILE", help="Write the report with pictures too.")
+@click.option(
+    "--html", type=GivenPath(path_type=Path, dir_okay=False), metavar="FILE", help="Also write the report to FILE, with pictures."
+)
 @click.option("--dry-run", is_flag=True, help="Show the pools that would be made, and the time and space they need; make nothing.")
 @json_option
 @click.pass_context
