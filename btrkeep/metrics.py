@@ -78,7 +78,7 @@ HOST_LIVE = Metric(
 HOST_ALIVE = Metric(
     "btrkeep_host_alive_bytes",
     "gauge",
-    "Existing bytes that a host wrote; no sample without simple quotas.",
+    "Bytes that a host wrote and that still exist; no sample without simple quotas.",
     ("host",),
 )
 HOST_QUOTA = Metric(
@@ -93,13 +93,13 @@ HOST_VERIFIED = Metric(
     "When data of the host's backups were last read, by verify or a scrub; no sample if never.",
     ("host",),
 )
-HOSTS = Metric("btrkeep_hosts", "gauge", "Hosts that are enabled, by state.", ("state",))
+HOSTS = Metric("btrkeep_hosts", "gauge", "Enabled hosts, by state.", ("state",))
 
 BACKUPS = Metric("btrkeep_backups", "gauge", "Backups in the pool, by state.", ("state",))
 RUNNING = Metric("btrkeep_transfers_running", "gauge", "Running transfers.")
 DUE = Metric("btrkeep_hosts_due", "gauge", "Enabled hosts that are due and have no running transfer: the queue.")
 
-POOL_SIZE = Metric("btrkeep_pool_size_bytes", "gauge", "Bytes of data that the pool would hold if it were empty.")
+POOL_SIZE = Metric("btrkeep_pool_size_bytes", "gauge", "Bytes of data that fit into the pool when it is empty.")
 POOL_AVAILABLE = Metric(
     "btrkeep_pool_available_bytes",
     "gauge",
@@ -198,7 +198,7 @@ UNVERIFIED = Metric("btrkeep_unverified_hosts", "gauge", "Hosts whose data were 
 IN_DOUBT = Metric(
     "btrkeep_hosts_in_doubt",
     "gauge",
-    "Hosts with a backup that a crash of this server may have damaged, not read since.",
+    "Hosts with a backup that a crash of this server may have damaged and that was not read since.",
 )
 VERIFIED = Metric("btrkeep_backups_verified", "gauge", "Backups in the pool, by verification state.", ("state",))
 DRILL_FAILED = Metric("btrkeep_drill_failed_hosts", "gauge", "Hosts whose newest drill has failed.")

@@ -196,4 +196,4 @@ def privilege_hint(name: str = SYS_ADMIN) -> str:
 def _container_words(capabilities: Capabilities) -> str:
     if capabilities.namespace:
         return ": this is a user namespace (an unprivileged container). Run this on the machine itself"
-    return " (a container, or a service's sandbox): run this on the machine itself, or give it that capability"
+    return " (a container, or a service's sandbox): run this on the machine itself, or give it the capability"

@@ -173,7 +173,7 @@ async def _end_of(group: Group, seconds: float, cancellation: RunCancellation | 
     except TimeoutError:
         group.signal(signal.SIGKILL)
         await group.wait()
-        raise ProgramFailed(ProgramResult(("rsync",), 124, "", f"no end after {seconds:.0f} s")) from None
+        raise ProgramFailed(ProgramResult(("rsync",), 124, "", f"did not end within {seconds:.0f} s")) from None
     except asyncio.CancelledError:
         group.signal(signal.SIGKILL)
         raise

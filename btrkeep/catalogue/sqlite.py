@@ -201,7 +201,7 @@ _BUSY: _Meaning = (
 _MEANINGS: Mapping[int, _Meaning] = {
     sqlite3.SQLITE_NOTADB: _DAMAGED,
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
-    sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY: (CatalogueContradicted, "the catalogue {path} contradicts itself: {error}", _REBUILD),
+    sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY: (CatalogueContradicted, "the catalogue {path} is inconsistent: {error}", _REBUILD),
     sqlite3.SQLITE_IOERR: _BROKEN,
     sqlite3.SQLITE_BUSY: _BUSY,
     sqlite3.SQLITE_LOCKED: _BUSY,

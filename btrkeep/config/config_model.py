@@ -53,7 +53,7 @@ class Retention:
     """
 
     daily: int = _period(lambda day: day.toordinal(), 1, "d", 28, "good", "14",
-        "How many days keep a backup: of each of the newest days with a complete backup, the first one is kept.")
+        "How many days keep a backup: the first complete backup of each of the newest days that have one is kept.")
     weekly: int = _period(_week, 7, "W", 31, "busy", "13", "The same for ISO weeks, which begin on Monday.")
     monthly: int = _period(lambda day: day.year * 100 + day.month, 30, "M", 133, "odd", "12", "The same for months.")
     yearly: int = _period(lambda day: day.year, 365, "Y", 166, "odd", "3", "The same for years.")
@@ -105,12 +105,12 @@ class HostConfig:
         "path in that host's newest complete backup share its data: see :doc:`sharing`. In a group, the named host itself is "
         "skipped. Without it: nothing is shared between hosts.")
     share_across_groups: bool = entry(SHARED, kinds.FLAG, False, "true",
-        "Whether ``share_with`` may name a host of another group. Users who see the one host can then find out whether the other "
-        "has a certain file.")
+        "Whether ``share_with`` may name a host of another group. Users who may see one of the two hosts can then find out whether "
+        "the other host has a certain file.")
     paths: tuple[str, ...] = field(default=(), metadata=ConfigKey(SHARED, kinds.SOURCES, None, '["/etc", "/srv"]',
         "The source paths: absolute, none inside another. Required, in the host or in its group.", shown=True).metadata)
     enabled: bool = entry(SHARED, kinds.FLAG, True, "false",
-        "false: backed up only if named; its backups stay.", shown=True)
+        "false: the host is backed up only if a command names it. Its backups are kept.", shown=True)
     optional: bool = entry(SHARED, kinds.FLAG, False, "true",
         "true: an absent host, such as a laptop, is not a failure. It is absent if there is no route to it, it does not answer, "
         "refuses the connection, or its name does not resolve. A refused key or another host key is a failure.", shown=True)
@@ -118,15 +118,16 @@ class HostConfig:
         'The age of the newest complete backup at which an ``optional`` host is late. ``"none"``: it is never late.', shown=True)
     calls: bool = entry(SHARED, kinds.FLAG, False, "true",
         "true: the host cannot be reached, and calls this server with ``btrkeep-source call``, which starts its backup: see "
-        ":doc:`many-hosts`. Needs ``address``, whose name is only the one of its key in the file of known hosts.", shown=True)
+        ":doc:`many-hosts`. Needs ``address``; its name is not resolved, but finds the host's key in the file of known hosts.",
+        shown=True)
     port: int | None = filled_by(settings.PORT)
     rsync_path: str | None = entry(SHARED, kinds.COMMAND, None, '"sudo rsync"',
         "The command for rsync on the host. The rsync of macOS and OpenBSD is openrsync, which lacks necessary options: install "
         "rsync there; Homebrew's is ``/opt/homebrew/bin/rsync``.")
     snapshots: str = entry(SHARED, kinds.SNAPSHOTS, "off", '"auto"',
         "Whether the files are read from snapshots that ``btrkeep-source`` makes on the host, so that they are all of the same "
-        "moment: see :doc:`sources`. auto: a path without a snapshot is read live. required: the backup is then suspect, and the "
-        "run fails if the host makes no snapshots at all. Needs ``address``, and excludes ``rsync_path``.", shown=True)
+        "moment: see :doc:`sources`. auto: a path without a snapshot is read live. required: a backup with such a path is suspect, "
+        "and the run fails if the host makes no snapshots at all. Needs ``address``, and excludes ``rsync_path``.", shown=True)
     engine: str = entry(SHARED, kinds.ENGINE, "rsync", '"send"',
         "How the files come here. send: the host's btrfs sends what changed since the previous backup, by ``btrkeep-source``: see "
         ":doc:`sources`. Each source path must be a subvolume there. Needs ``address``, and excludes ``rsync_path`` and "
@@ -134,7 +135,7 @@ class HostConfig:
     ssh_options: tuple[str, ...] = filled_by(settings.SSH_OPTIONS)
     before: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["/usr/local/bin/dump-databases", "{address}"]',
         "A command, run on this machine without a shell before the host's transfers; ``{host}`` and ``{address}`` are replaced "
-        "by the host's name and address. Exit status 75 skips the host in this run; any other failure is a failure of the host.")
+        "by the host's name and address. Exit status 75 skips the host in this run; with any other status than 0 the host fails.")
     after: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["/usr/local/bin/thaw", "{address}"]',
         "The same, after the host's transfers.")
     boot_checks: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["pg_isready", "test -s /var/www/index.html"]',
@@ -170,8 +171,8 @@ class HostConfig:
         "the backup is suspect. Paths excluded since then, without wildcards, do not count.", shown=True)
     unreadable_limit: float = entry(EVERY_HOST, kinds.SHARE, "1%", '"5%"',
         "How many of a source path's files may be unreadable; a folder counts with all its files in the previous backup. The "
-        "backup is suspect if more are unreadable, if nothing could be read, or if more of its files or bytes are missing "
-        "because of a missing mount.", shown=True)
+        "backup is suspect if more are unreadable, if nothing could be read, or if a missing mount hides a larger share of its "
+        "files or bytes.", shown=True)
     exclude: tuple[str, ...] = entry(EVERY_HOST, kinds.PATTERNS,
         ["/proc/*", "/sys/*", "/dev/*", "/run/*", "/tmp/*", "/var/tmp/*", "lost+found"], '["/var/cache/apt/archives/*", "*.iso"]',
         "Files that are not backed up, see `Exclude patterns`_. In [backup] it replaces the default; in a group or a host it "

@@ -19,7 +19,7 @@ path = {path}
 # window = "22:00-06:00"      # in UTC, or in the pool's own: zone = "Europe/Berlin" in [pool]
 # bandwidth = "16MB"          # per second, for all transfers together
 
-[retention]                   # for how many days, weeks and months one backup is kept; without it every backup is
+[retention]                   # how many days, weeks and months keep a backup; without rules every backup is kept
 daily = 14
 weekly = 13
 monthly = 12

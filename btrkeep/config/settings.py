@@ -44,15 +44,15 @@ _FIVE_WEEKS, _SIXTY_DAYS = 35 * 86400.0, 60 * 86400.0
 # fmt: off
 # Keys of several classes.
 CONCURRENCY = ConfigKey((BACKUP, GROUP, REPLICA), kinds.COUNT, 4, "8",
-    "How many transfers run at the same time, for a night and the dashboard together. Hosts named to ``backupd run`` do not "
-    "count, unless with ``--wait``. In a group: how many of the group's hosts, within the pool's number. In a replica: how many "
+    "How many transfers run at the same time, for a night and the dashboard together. Transfers of ``backupd run HOST`` do not "
+    "count, except with ``--wait``. In a group: how many of the group's hosts, within the pool's number. In a replica: how many "
     "hosts are fetched at the same time.", False)
 BANDWIDTH = ConfigKey(WITH_COPIES, kinds.RATE, None, '"16MB"',
     "Bytes per second for all transfers together, including those of replicas over ssh; in a group for the group's hosts "
     "together, in a host or a replica for it alone. All of these limits apply, but a replica from a folder of this machine has "
-    "only its own. In an offsite repository: what restic sends, separately. Without it: no limit.", False, shown=True)
+    "only its own. In an offsite repository: only for the data that restic sends. Without it: no limit.", False, shown=True)
 WINDOW = ConfigKey(WITH_COPIES, kinds.WINDOW, None, '"22:00-06:00"',
-    "When transfers run, in the pool's zone; it may span midnight. ``\"none\"`` removes an inherited one.", shown=True)
+    "When transfers run, in the pool's zone; it may span midnight. ``\"none\"`` removes an inherited window.", shown=True)
 EVERY = ConfigKey(WITH_COPIES, kinds.DURATION, "1d", '"12h"',
     "How often a host is backed up, a replica fetched, or the newest backups sent to an offsite repository.", shown=True)
 STALL = ConfigKey(WITH_COPIES, kinds.DURATION, "30m", '"1h"',
@@ -67,11 +67,11 @@ SSH_OPTIONS = ConfigKey((*SHARED, REPLICA, PUSH), kinds.SSH_OPTIONS, [], '["Prox
 POOL_NAME = ConfigKey((REPLICA, PUSH), kinds.POOL_NAME, "main", '"office"',
     "The pool's name on the other backup server. A forced command there overrides it.", False)
 MAX_AGE = ConfigKey((VERIFY, DRILL, REPLICA, PUSH, FETCHED_BY, OFFSITE), kinds.DURATION, None, '"3d"',
-    "``backupd check`` warns when something is older than this. In [replica.NAME], [push.NAME] and [offsite.NAME]: the newest "
-    "copy of a host's backup. A disk that is carried away may stay away as long. Without it: twice ``every``. In "
-    "[fetched_by.NAME]: the last time that the replica NAME fetched from this pool. Without it: two days; without the section, "
-    "there is no warning. In [drill]: the newest proven restore. Without it: five weeks, after the first one. In [verify]: the "
-    "last time that ``verify`` or a scrub read data of a host. Without it: sixty days, after the first time.",
+    "The age at which ``backupd check`` warns. In [replica.NAME], [push.NAME] and [offsite.NAME]: of the newest copy of a host's "
+    "backup. A disk that is carried away may be absent for as long. Without it: twice ``every``. In [fetched_by.NAME]: of the "
+    "last time that the replica NAME fetched from this pool. Without it: two days; without the section, there is no warning. In "
+    "[drill]: of the newest proven restore. Without it: five weeks, and no warning before the first drill. In [verify]: of the "
+    "last time that ``verify`` or a scrub read data of a host. Without it: sixty days, and no warning before the first time.",
     False)
 
 
@@ -98,10 +98,10 @@ class BackupSettings:
     concurrency: int = filled_by(CONCURRENCY)
     bandwidth: int | None = filled_by(BANDWIDTH)
     confine: Literal["auto", "always", "never"] = entry((BACKUP,), kinds.CONFINE, "auto", '"always"',
-        "Whether the rsync of a host is confined, so that it can write only to that host's new backup. ``auto``: if this machine "
-        "supports it. ``always``: otherwise no transfer starts. ``never``: unconfined. An unconfined rsync with known "
-        "vulnerabilities runs only with "
-        "never. Copies of another pool are received unconfined only from a folder, and only with never.", False)
+        "Whether the rsync of a host is confined, so that it can write only to that host's new backup. ``auto``: confined if this "
+        "machine supports it. ``always``: no transfer starts on a machine that does not support it. ``never``: unconfined. An "
+        "unconfined rsync with known vulnerabilities runs only with ``never``. Copies of another pool are received unconfined "
+        "only from a folder, and only with ``never``.", False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,7 @@ def _urls(value: Any) -> tuple[Url, ...]:
     if not isinstance(value, list):
         raise InvalidValue(valid=tuple(urls))
     if wrong:
-        raise InvalidValue(f"number {wrong[0]} is not a URL: expected one such as {_SERVICE}", tuple(urls))
+        raise InvalidValue(f"number {wrong[0]} is not a URL: expected a URL such as {_SERVICE}", tuple(urls))
     return tuple(urls)
 
 

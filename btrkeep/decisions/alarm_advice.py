@@ -93,7 +93,7 @@ TABLE: Mapping[tuple[str, str], Advice] = {
         "missing, accept the backup.",
         "backupd list {name}"),
     (kinds.SILENT, kinds.HOST): Advice(
-        "Check the reason. Without one: is the machine switched on, and its window long enough?",
+        "Check the reason. If none is shown, check that the machine is switched on and its window is long enough.",
         "backupd run {name}"),
     (kinds.FAILURE, kinds.POOL): Advice(
         "Check that the pool is mounted and writable, and that it is the right filesystem.",
@@ -114,7 +114,7 @@ TABLE: Mapping[tuple[str, str], Advice] = {
         "Check the kernel's messages (dmesg) for the cause before you mount it read-write again.",
         "backupd doctor", "doctor"),
     (kinds.FAILURE, kinds.CONFIGURATION): Advice(
-        "Fix that line. Until then its hosts, or all hosts, are not backed up.",
+        "Correct the lines that the command shows. Until then some hosts, or all, are not backed up.",
         "backupd check"),
     (kinds.FAILURE, kinds.CATALOGUE): Advice(
         "The command prints the remedy: another `state` for this pool, a `chmod`, or a rebuild of the catalogue from the pool.",
@@ -153,7 +153,7 @@ TABLE: Mapping[tuple[str, str], Advice] = {
         "backupd status", "copies"),
     (ANY, kinds.DAMAGED): Advice("Other backups of the host, or a copy elsewhere, may have these files.", "backupd list {name}"),
     (kinds.DEVICES, ANY): Advice(
-        "Check the device's health (smartctl) and scrub the pool. Replace it before a second one fails.",
+        "Check the device's health (smartctl) and scrub the pool. Replace the device before another device fails.",
         "backupd doctor", "doctor"),
     (ANY, kinds.CONDITION): Advice(
         "This has lasted for several nights. A path: let root read it on the host, or exclude it; files deleted there may still "

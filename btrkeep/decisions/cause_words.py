@@ -71,15 +71,15 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     CauseCode.NOT_LISTED: "{paths} paths could not be read: files below them were not checked, and cannot be counted".format_map,
     CauseCode.UNREADABLE: _unreadable,
     CauseCode.DELETIONS_LIMITED: "deletions stopped at a limit, so deleted files are still in the backup",
-    CauseCode.NO_FILE_LEFT: "none of {before} files is left (is a filesystem not mounted?)".format_map,
+    CauseCode.NO_FILE_LEFT: "none of {before} files is left (a filesystem may not be mounted)".format_map,
     CauseCode.FEWER_FILES: _shrunk("files", str),
     CauseCode.FEWER_BYTES: _shrunk("bytes", format_size),
-    CauseCode.NOT_MOUNTED: _emptied("and nothing was deleted there (is a filesystem not mounted?)"),
+    CauseCode.NOT_MOUNTED: _emptied("and nothing was deleted there (a filesystem may not be mounted)"),
     CauseCode.EMPTIED_UNDATED: _emptied(
         "and the time of that backup is in the future: it is not certain that they were deleted (if they were: "
         "`backupd accept HOST latest`)"
     ),
-    CauseCode.EMPTIED_SETTINGS: _emptied("and nothing was deleted there: was `exclude` changed, or is a filesystem not mounted?"),
+    CauseCode.EMPTIED_SETTINGS: _emptied("and nothing was deleted there: `exclude` was changed, or a filesystem is not mounted"),
     CauseCode.NOT_COMPARED: (
         "empty folders could not be compared with the previous backup ({why}), so a missing mount would not be noticed; "
         "the next run compares again, and `backupd accept HOST latest` makes this backup complete"

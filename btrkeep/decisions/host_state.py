@@ -80,7 +80,7 @@ def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: 
     state, warnings = _state(host, facts, zone, now), _warnings(facts)
     if state == "ok" and unknown and facts and (until := _unrecorded_until(host, facts, zone, unknown)):
         state = UNKNOWN
-        words = f"it was due before {local_time(until)}, and the runs of that time are not recorded: one may have failed"
+        words = f"it was due before {local_time(until)}, and the runs of that time are not recorded: a run may have failed"
         warnings = (words, *warnings)
     return HostStatus(host.name, state, last, age, following, error_words(*status_error(facts)), warnings)
 
@@ -108,7 +108,7 @@ def _warnings(facts: HostFacts | None) -> tuple[str, ...]:
         warnings = (f"{SKIPPED}: {reason}", *warnings)
     if facts.ahead is None:
         return warnings
-    words = f"the time of a backup, {local_time(facts.ahead)}, is in the future, so it does not count: was a clock wrong?"
+    words = f"the time of a backup, {local_time(facts.ahead)}, is in the future, so it does not count; a clock was probably wrong"
     return (words, *warnings)
 
 

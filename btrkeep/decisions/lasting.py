@@ -74,7 +74,7 @@ def condition_words(condition: Condition) -> str:
         case ConditionKind.DELETIONS_SKIPPED:
             return f"{name}: deletions have been skipped {since}, so files deleted on the host may still be in the backups"
         case ConditionKind.EMPTIED:
-            return f"{name} has been empty {since}, but earlier backups have files there; nothing was deleted (is it not mounted?)"
+            return f"{name} has been empty {since}, but earlier backups have files there; nothing was deleted (not mounted?)"
         case ConditionKind.DUMP_FAILED:
             return f"the host could not make the dump {name} {since}"
         case ConditionKind.NO_SNAPSHOT if condition.key.path:

@@ -249,7 +249,7 @@ def _unallocated(room: Room, advice: str) -> Finding:
         case _:
             rest = f"{free} are free in data block groups, {metadata} for metadata"
             text = f"all space is allocated: {unallocated} are unallocated; {rest}"
-            hint = "`backupd doctor` has the commands that free some; `backupd doctor --fix room` does it"
+            hint = "`backupd doctor` shows the commands that make space unallocated; `backupd doctor --fix room` runs them"
     return Finding(v.UNALLOCATED, level, text, hint)
 
 

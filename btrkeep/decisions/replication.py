@@ -339,9 +339,9 @@ OBSTACLES: Mapping[Obstacle, str] = {
     Obstacle.NAME_REUSED_THERE: "the other pool now calls this host {text}, and calls a different host {host}; first run "
     "`backupd rename {host} {text}` here, or choose another name if {text} has backups here; then {host} is fetched",
     Obstacle.OTHER_NAME_HERE: "this pool has backups of it as {text}: `backupd rename {text} {host}`, or `forget` one of the two",
-    Obstacle.RENAMED_THERE: "it was {text}: `backupd rename {text} {host}` here too",
+    Obstacle.RENAMED_THERE: "the other pool has renamed {text} to {host}: run `backupd rename {text} {host}` here too",
     Obstacle.FORGOTTEN_HERE: "it is forgotten here: `backupd forget {host} --undo` undoes that",
-    Obstacle.OTHER_BACKUP: "{text} is the name of different backups here and there; nothing is fetched",
+    Obstacle.OTHER_BACKUP: "the name {text} belongs to different backups here and in the other pool; nothing is fetched",
     Obstacle.BOTH_BACK_UP: "both pools back it up: `backupd demote {text} {host}` if this pool should not, otherwise `demote` "
     "there, with the name of its replica of this pool",
     Obstacle.NOBODY_BACKS_UP: "each of the two pools treats it as a copy from the other: `backupd promote {host}` in one of them",

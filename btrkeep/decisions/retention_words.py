@@ -65,7 +65,7 @@ def by_hand(asked: DeletionRequest | None) -> str:
 
 def goes_words(expires: datetime, now: datetime) -> str:
     """Formats when a backup is deleted that may be deleted from `expires` on: by the next expiry, if that time is past."""
-    return f"to be deleted since {local_time(expires)}" if expires <= now else f"expires {local_time(expires)}"
+    return f"due for deletion since {local_time(expires)}" if expires <= now else f"expires {local_time(expires)}"
 
 
 def words_of(decision: Decision, now: datetime) -> str:

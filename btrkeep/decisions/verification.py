@@ -428,5 +428,5 @@ def in_doubt_words(in_doubt: BackupsInDoubt) -> str:
     """Formats them in one line."""
     return (
         f"{counted(len(in_doubt.backups), 'backup')} written just before a crash of this server, "
-        f"seen {local_time(in_doubt.since)}, not read since"
+        f"noticed {local_time(in_doubt.since)}, and not read since"
     )

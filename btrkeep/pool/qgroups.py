@@ -137,7 +137,7 @@ def group_number(subvolume: int, inode: int) -> int:
     if subvolume >> _SUBVOLUME_BITS or inode >> _INODE_BITS:
         raise OperatorError(
             f"the number of a quota group cannot hold subvolume {subvolume} and inode {inode}",
-            "this pool cannot use them: run `backupd quota disable`",
+            "this pool cannot use simple quotas: run `backupd quota disable`",
         )
     return 1 << _LEVEL_SHIFT | subvolume << _INODE_BITS | inode
 

@@ -97,7 +97,7 @@ def run(
         finished = ProgramResult(tuple(command), 126, "", f"{command[0]} cannot be run: {error.strerror}")
         check = True
     except subprocess.TimeoutExpired:
-        finished = ProgramResult(tuple(command), 124, "", f"no end after {timeout} s")
+        finished = ProgramResult(tuple(command), 124, "", f"did not end within {timeout} s")
         check = True
     if check and finished.returncode:
         raise ProgramFailed(finished)
@@ -279,9 +279,9 @@ def run_watched(command: Sequence[str], *, timeout: float, gone: Callable[[], bo
         try:
             while process.poll() is None:
                 if time.monotonic() > end:
-                    raise ProgramStopped(f"{command[0]}: no end after {timeout:.0f} s")
+                    raise ProgramStopped(f"{command[0]} did not end within {timeout:.0f} s")
                 if gone() or os.fstat(out.fileno()).st_size > _LONGEST:
-                    raise ProgramStopped(f"{command[0]}: ended before it was done")
+                    raise ProgramStopped(f"{command[0]} was stopped, because its result is no longer needed")
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_CALLER_CHECKED)
         finally:

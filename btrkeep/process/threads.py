@@ -13,7 +13,7 @@ from btrkeep.errors import OperatorError
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-HINT = "raise it: TasksMax= of the unit, pids.max of the container, or ulimit -u"
+HINT = "raise the limit: TasksMax= of the unit, pids.max of the container, or ulimit -u"
 
 
 class NoThread(OperatorError):

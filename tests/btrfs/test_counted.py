@@ -94,7 +94,10 @@ def test_what_is_due_is_now_and_what_is_past_is_since(shared_btrfs: Path) -> Non
     nights.run("web1")
     assert re.search(r"^web1 +ok .* \d{4}-\S+Z *$", nights.backupd("status").stdout, re.MULTILINE), "not due any more"
     (name,) = nights.names("web1")
-    for mark, words in (("2026-01-01T00:00:00Z", "to be deleted since 2026-01-02"), ("2098-12-31T00:00:00Z", "expires 2099-01-01")):
+    for mark, words in (
+        ("2026-01-01T00:00:00Z", "due for deletion since 2026-01-02"),
+        ("2098-12-31T00:00:00Z", "expires 2099-01-01"),
+    ):
         write_down(nights, "web1", backups={name: {"expired": {"at": mark, "why": "no rule keeps it"}}})
         nights.json("rebuild")
         assert words in nights.backupd("list", "web1").stdout

@@ -458,6 +458,6 @@ def test_a_catalogue_that_contradicts_itself_is_damaged_and_no_fault_of_the_prog
         catalogue.start_run("web1", EVENING, 1, "1", night=False)
         with closing(sqlite3.connect(tmp_path / "catalogue.sqlite")) as other:
             other.executescript("delete from run; delete from host;")
-        with pytest.raises(CatalogueDamaged, match="contradicts itself: FOREIGN KEY constraint failed") as caught:
+        with pytest.raises(CatalogueDamaged, match="is inconsistent: FOREIGN KEY constraint failed") as caught:
             catalogue.start_run("web1", EVENING, 1, "1", night=False)
     assert "backupd rebuild" in caught.value.hint

@@ -33,7 +33,7 @@ def test_a_program_that_is_missing_or_does_not_end_fails_in_any_case(check: bool
         run(["/no/such/program"], check=check)
     with pytest.raises(ProgramFailed, match="cannot be run: Permission denied"):
         run(["/etc/passwd"], check=check)
-    with pytest.raises(ProgramFailed, match="no end after"):
+    with pytest.raises(ProgramFailed, match="did not end within"):
         run(["sleep", "20"], timeout=0.2, check=check)
 
 
