@@ -21,30 +21,29 @@ FULLER, EMPTIER, NEW, GONE = KINDS = ("fuller", "emptier", "new", "gone")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changes:
-    """Block groups that changed, by address: `vaddr`, `length`, `flags`, `before`, `after` u64[n], bytes used; `kind` str[n].
-
-    A new one has 0 before, a deleted one 0 after.
-    """
+    """The n block groups that changed, by address; u64[n] each, except for `kind`."""
 
     vaddr: Array
     length: Array
     flags: Array
     before: Array
+    """Used bytes in the earlier state; 0 for a new block group."""
     after: Array
+    """Used bytes in the later state; 0 for a deleted block group."""
     kind: Array
+    """str[n]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moves:
-    """Device extents of chunks that exist in both states, but that are themselves in only one of them. `came` bool[n]: in the later
-    one; the others u64[n].
-    """
+    """Device extents that exist in only one of the states, of chunks that exist in both; u64[n] each, except for `came`."""
 
     vaddr: Array
     devid: Array
     paddr: Array
     length: Array
     came: Array
+    """bool[n]: True if the device extent exists in the later state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def difference(before: FilesystemState, after: FilesystemState) -> StateDifferen
     if before.fsid != after.fsid:
         raise OperatorError(
             f"these are states of two filesystems: {printable(before.fsid)} and {printable(after.fsid)}",
-            "name two states of the same one",
+            "give two states of the same filesystem",
         )
     return StateDifference(
         after.fsid,

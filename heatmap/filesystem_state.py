@@ -21,16 +21,11 @@ PROFILE_MASK = sum(PROFILES)  # BTRFS_BLOCK_GROUP_PROFILE_MASK
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilesystemState:
-    """A filesystem at one time. All sizes are bytes; all addresses are in order. `devid`, `total_bytes`: u64[d], by devid.
+    """A filesystem at one time, as tables of arrays. All sizes are bytes.
 
-    Device extents, u64[m] each, by devid and position: `de_vaddr` is the chunk's address.
-
-    Chunks, by address: `ch_vaddr`, `ch_length`, `ch_type` u64[c], `ch_stripes` i64[c], number of stripes; of all stripes in that
-    order `st_chunk` i64[s], the chunk's index, `st_devid` and `st_paddr` u64[s].
-
-    Block groups, u64[n] each, by address; each has the chunk with its address, though a chunk may just have none. `score` f32[n]:
-    the balancer's, NaN without data. `generation` u64[n]: the average transaction, by bytes, in which the content was written; 0
-    without content.
+    Devices, u64[d] each, by devid. Device extents (de_), u64[m] each, by devid and position. Chunks (ch_), u64[c] each, by address,
+    and their stripes (st_), in the order of the chunks. Block groups (bg_), u64[n] each, by address. Each block group has the chunk
+    with its address; a chunk may have no block group.
     """
 
     fsid: str
@@ -48,17 +43,24 @@ class FilesystemState:
     de_devid: Array
     de_paddr: Array
     de_vaddr: Array
+    """The address of its chunk."""
     de_length: Array
     ch_vaddr: Array
     ch_length: Array
     ch_type: Array
     ch_stripes: Array
+    """i64[c]: the number of stripes."""
     st_chunk: Array
+    """i64[s]: the index of the chunk."""
     st_devid: Array
+    """u64[s]."""
     st_paddr: Array
+    """u64[s]."""
     bg_vaddr: Array
     bg_length: Array
     bg_used: Array
     bg_flags: Array
     score: Array | None = None
+    """f32[n]: the balancer's score; NaN for a block group without data."""
     generation: Array | None = None
+    """u64[n]: the average transaction, by bytes, in which the content was written; 0 without content."""

@@ -159,19 +159,21 @@ def _moment(about: dict[str, Any]) -> StateHeader:
 
 
 def _no_state(name: str, error: Exception) -> Unreadable:
-    return Unreadable(name, f"is not a state that can be drawn: {error!r}", "record it again")
+    return Unreadable(name, f"is not a state that can be drawn: {error!r}", "record the filesystem again")
 
 
 def _parts(data: bytes, name: str) -> tuple[bytes, bytes]:
     if data[: len(MAGIC)] != MAGIC:
         raise Unreadable(name, "is not a recorded state", _NAME_ONE)
-    damaged = Unreadable(name, "is damaged: its length or checksum is wrong", "use another copy of it")
+    damaged = Unreadable(name, "is damaged: its length or checksum is wrong", "use another copy of the file")
     if len(data) < _HEAD.size:
         raise damaged
     _, version, head, body, check = _HEAD.unpack_from(data)
     if version > FORMAT:
         raise Unreadable(
-            name, f"is of format {version}; this program reads up to {FORMAT}", "use the version that wrote it, or a newer one"
+            name,
+            f"is of format {version}; this program reads up to {FORMAT}",
+            "use the version of btrfs-heatmap that wrote the file",
         )
     end = _HEAD.size + head
     if version < 1 or len(data) != end + body or zlib.crc32(data[_HEAD.size :], zlib.crc32(data[_CHECKED])) != check:

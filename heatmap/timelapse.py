@@ -55,7 +55,7 @@ class FrameSource:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameSources:
-    """Sources in order of time, and for each skipped file a line with the reason."""
+    """The sources of all frames."""
 
     sources: list[FrameSource]
     """The sources in order of time."""
@@ -197,7 +197,9 @@ def _opened(source: FrameSource) -> Image.Image:
         with Image.open(source.path) as image:
             return image.convert("RGB")
     except (OSError, SyntaxError, ValueError) as error:
-        raise Unreadable(str(source.path), f"cannot be read as a picture: {_words(error)}", "take it out of the folder") from None
+        raise Unreadable(
+            str(source.path), f"cannot be read as a picture: {_words(error)}", "move the file out of the folder"
+        ) from None
 
 
 def _fitted(image: Image.Image, width: int) -> Image.Image:
@@ -251,7 +253,9 @@ def timelapse(
     if write is None:
         raise OperatorError(f"{output}: an animation is a .gif, a .webp or an .mp4", "give the file after -o one of these endings")
     if output.suffix.lower() == ".mp4" and not shutil.which("ffmpeg"):
-        raise OperatorError("ffmpeg, which makes mp4, is not installed", "install it, or name a .gif or a .webp")
+        raise OperatorError(
+            "ffmpeg, which makes mp4, is not installed", "`apt install ffmpeg`, or give -o the name of a .gif or a .webp"
+        )
     frame_sources = gather(folder, output)
     if not frame_sources.sources:
         why = f": {frame_sources.skipped_states[0]}" if frame_sources.skipped_states else ""

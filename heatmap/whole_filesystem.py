@@ -56,16 +56,18 @@ def usage(state: FilesystemState) -> CellColours:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """The drawn cells, in order: `first_byte` and `length` i64[m] in the grid; `group` i64[m], the block group's index in the
-    state. `devid` u64[m] and `paddr` u64[m] locate a device extent; both are None in the order of virtual addresses, in which all
-    stripes of a chunk are one cell.
-    """
+    """The m drawn cells, in order: device extents, or in the order of virtual addresses chunks."""
 
     first_byte: Array
+    """i64[m]: the position in the grid."""
     length: Array
+    """i64[m]: the length in the grid."""
     group: Array
+    """i64[m]: the index of the block group in the state."""
     devid: Array | None
+    """u64[m]: the device; None for chunks."""
     paddr: Array | None
+    """u64[m]: the position on the device; None for chunks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -47,7 +47,7 @@ def _read(fd: int, scores: bool, generations: bool) -> FilesystemState:
 
 
 def draw_state(request: PictureRequest, state: FilesystemState) -> None:
-    """Returns the picture of a state, read from a filesystem or a file. Raises OperatorError."""
+    """Draws a state that was read from a filesystem or a file, and writes the picture. Raises OperatorError."""
     _require_devices(request, state)
     paint, least = (usage, MIN_BRIGHTNESS) if request.colour == "usage" else _colouring(request.colour)
     drawn = overview(
@@ -76,7 +76,7 @@ def _colouring(name: str) -> tuple[Colouring, float]:
 def _require_devices(request: PictureRequest, state: FilesystemState) -> None:
     devids = state.devid.tolist()
     if missing := [devid for devid in request.device if devid not in devids]:
-        raise OperatorError(f"there is no device {missing[0]}", f"the filesystem has {', '.join(map(str, devids))}")
+        raise OperatorError(f"the filesystem has no device {missing[0]}", f"its devices: {', '.join(map(str, devids))}")
 
 
 def _draw_extents(request: PictureRequest) -> None:
@@ -103,7 +103,7 @@ def _draw_extents(request: PictureRequest) -> None:
 
 
 def _block_group_at(vaddr: Array, length: Array, wanted: int) -> slice:
-    """Returns the index of the block group, as a slice. Raises OperatorError, which names the nearest ones."""
+    """Returns the index of the block group, as a slice. Raises OperatorError, which names the nearest block groups."""
     at = int(np.searchsorted(vaddr, wanted))
     if at < len(vaddr) and vaddr[at] == wanted:
         return slice(at, at + 1)

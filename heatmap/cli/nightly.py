@@ -62,8 +62,8 @@ def command(pool: str | None, config: Path | None) -> None:
     """Draw the current state of a pool, and record it.
 
     Both go into the folder pictures/ of the pool's state folder, under automatic names. The picture is by virtual address, which
-    shows balance and expiry best. From the state, any other picture can be drawn later. All of two weeks are kept, then one a day
-    for a year, then one a week.
+    shows balance and expiry best. From the state, any other picture can be drawn later. All pictures of the last two weeks are
+    kept, then one a day for a year, then one a week.
 
     \b
     Examples:
@@ -83,7 +83,7 @@ def command(pool: str | None, config: Path | None) -> None:
         _make_folder(folder)
         _draw(open_pool(usable.pool.path).path, folder)
     if gone := thin(folder, datetime.now(UTC)):
-        click.echo(f"thinned: {counted(gone, 'file')}")
+        click.echo(f"deleted: {counted(gone, 'old file')}")
 
 
 @contextmanager

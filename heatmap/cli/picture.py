@@ -106,13 +106,15 @@ def picture_request(path: Path, options: Mapping[str, Any]) -> PictureRequest:
 def _require_compatible(request: PictureRequest) -> None:
     """Raises OperatorError if options exclude each other."""
     if request.blockgroup is not None and request.extents:
-        raise OperatorError("--blockgroup and --extents exclude each other", "--extents draws all block groups")
+        raise OperatorError("--blockgroup and --extents exclude each other", "leave one out: --extents draws all block groups")
     if (request.blockgroup is not None or request.extents) and (request.device or request.colour not in ("usage", "type")):
         raise OperatorError(
-            "--device and --colour are for pictures of block groups", "leave them out, or --blockgroup and --extents"
+            "--device and --colour are for pictures of block groups", "leave out either these, or --blockgroup and --extents"
         )
     if (request.blockgroup is not None or request.extents) and (request.extras.map is not None or request.extras.record):
-        raise OperatorError("--map and --record are for pictures of block groups", "leave them out, or --blockgroup and --extents")
+        raise OperatorError(
+            "--map and --record are for pictures of block groups", "leave out either these, or --blockgroup and --extents"
+        )
     if [request.output, request.extras.map, request.extras.record_to].count(STDOUT) > 1:
         raise OperatorError("only one file can go to standard output", "give one of them a file name")
 

@@ -34,7 +34,7 @@ colour_option = click.option(
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """Files that are written in addition to the picture. File names: "-" is standard output."""
+    """The additional output besides the picture. The file name "-" is standard output."""
 
     legend: bool = False
     """True if the legend is part of the picture."""

@@ -291,7 +291,7 @@ def test_a_block_group_that_is_not_there_is_an_error_that_names_the_nearest(poin
 @pytest.mark.btrfs
 def test_other_mistakes_about_a_filesystem_are_errors_too(point: Path, tmp_path: Path) -> None:
     assert fails("--order", "5", "--size", "4", point)[0] == "size (4) cannot be smaller than order (5)"
-    assert fails("--device", "7", point) == ("there is no device 7", "the filesystem has 1")
+    assert fails("--device", "7", point) == ("the filesystem has no device 7", "its devices: 1")
     device = btrfs.devices_of(point)[0]
     assert fails(device) == (f"{device} is a device", f"name its mount point: `findmnt {device}` shows it")
     done = heatmap("-o", tmp_path / "none" / "x.png", point, check=False)

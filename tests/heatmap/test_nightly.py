@@ -82,7 +82,7 @@ def test_a_night_leaves_a_picture_by_virtual_address_and_the_state_and_takes_old
         (folder / name).touch()
     done = work(sys.executable, "-m", "heatmap", "nightly", "--config", nights.config, env={"PYTHONPATH": str(TOP)})
     made = sorted(path.name for path in folder.iterdir() if path.name not in old)
-    assert "thinned: 1 file" in done.stdout
+    assert "deleted: 1 old file" in done.stdout
     uuid = work("findmnt", "-no", "UUID", "-T", nights.pool).stdout.strip()
     stem = f"fsid_{uuid}_chunks_at_"
     assert [name.startswith(stem) for name in made] == [True, True]

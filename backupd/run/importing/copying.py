@@ -54,13 +54,14 @@ class FileMatch(Enum):
 
 @dataclass(slots=True)
 class CopiedNames:
-    """Number of names that were made or changed, without folders; the bytes of these files; and how many of these bytes were
-    written.
-    """
+    """Totals of copied names."""
 
     names: int = 0
+    """Number of names that were made or changed, without folders."""
     bytes: int = 0
+    """Size of these files."""
     written: int = 0
+    """How many of these bytes were written."""
 
     def add(self, other: "CopiedNames") -> None:
         """Adds other numbers."""
@@ -68,13 +69,14 @@ class CopiedNames:
 
 
 class _Folder(NamedTuple):
-    """A folder, a digest of its attributes when it was examined, and the names to copy in it, each with its inode at that time. All
-    its folders exist in the backup. Without the digest only names are copied.
-    """
+    """A folder to copy, without the folders in it, which exist in the backup already."""
 
     path: bytes
+    """Its path in the tree."""
     attributes: bytes | None
+    """The digest of its attributes when it was examined; None: the attributes are not copied."""
     names: list[tuple[bytes, int, FileMatch]]
+    """The names to copy, each with its inode when it was examined."""
 
 
 def copy_tree(

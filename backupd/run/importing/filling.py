@@ -52,13 +52,18 @@ class TreeNotCopied(OperatorError):
 
 
 class OpenTrees(NamedTuple):
-    """A tree, the previous tree and the next one; `source` and `old` are the open folders of the first two."""
+    """Three successive trees of a history, two of them open."""
 
     tree: OldTree
+    """The tree to import."""
     before: OldTree | None
+    """The previous tree; None: none."""
     after: OldTree | None
+    """The next tree; None: none."""
     source: Path
+    """The open folder of `tree`."""
     old: Path | None
+    """The open folder of `before`."""
 
 
 def _own_base(context: ImportContext, trees: OpenTrees, prepared: WorkSubvolume) -> OwnBackup | None:
@@ -156,15 +161,13 @@ async def _in_the_target(
     except OSError as error:
         require_going(context)
         require_room(context.pool, context.config)
-        raise _not_all(tree, error, "the pool has an error there") from error
+        raise _not_all(tree, error, "it cannot be read or written in the pool") from error
 
 
 async def _threaded(
     context: ImportContext, trees: OpenTrees, target: Path, work: Callable[..., _Result], stop: Event | SharedStop
 ) -> _Result:
-    """Calls a function in a thread with the two open folders, until it ends or is told to `stop`. Raises Cancelled, PoolUnusable,
-    OperatorError.
-    """
+    """Calls `work` in a thread with the two open folders; `stop` ends it early. Raises Cancelled, PoolUnusable, OperatorError."""
     stop.clear()
 
     def open_both() -> _Result:
@@ -202,7 +205,7 @@ async def _watched(context: ImportContext, work: Awaitable[_Result], stop: Calla
 
 
 def _not_all(tree: OldTree, error: OSError, side: str = "") -> TreeNotCopied:
-    """`side`: the words for damage, unless the error has them."""
+    """Returns the error for a name that could not be copied. `side`: the message for a damaged file, if the error has none."""
     where, why = os.fsdecode(error.filename or "its root"), error.strerror
     why = f"{side}: {why}" if side and is_damage(error) else why
     return TreeNotCopied(tree, f"{where}: {why}", is_changed=error.errno in _CHANGED)

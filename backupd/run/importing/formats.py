@@ -28,17 +28,20 @@ _SNAPPER_DATE = re.compile(r"<date>([^<]*)</date>")
 
 @dataclass(frozen=True, slots=True)
 class OldTree:
-    """A tree to import: `folder` contains the host's data below `path` at `started` (aware).
-
-    `identity`: device and inode of the folder when its time was read, and the change time in nanoseconds of the folder above it if
-    that is the tree's time: they identify the tree after any renaming.
-    """
+    """A tree to import."""
 
     host: str
+    """The host's name in this pool."""
     started: datetime
+    """The time of the tree, with zone."""
     folder: Path
+    """The folder of the host's data."""
     path: str = "/"
+    """The path of that data on the host."""
     identity: tuple[int, int, int] = (0, 0, 0)
+    """Identifies the tree after any renaming: device and inode of the folder when its time was read, and the change time in
+    nanoseconds of the folder above it if that is the tree's time.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,12 @@ class OldHistory:
 
 @dataclass(frozen=True, slots=True)
 class HostNames:
-    """The chosen hosts. `given`: new names by the names in the history. `plain`: names without a name in the history."""
+    """The chosen hosts."""
 
     given: Mapping[str, str] = field(default_factory=dict)
+    """The names in this pool, by the names in the history (--host NAME=OLDNAME)."""
     plain: tuple[str, ...] = ()
+    """Names that were given alone (--host NAME)."""
 
     @classmethod
     def parse(cls, texts: tuple[str, ...]) -> "HostNames":

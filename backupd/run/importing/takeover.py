@@ -115,7 +115,7 @@ def _move(staged: Path, path: str) -> None:
     was, aside = staged.stat(), staged / _ASIDE
     names = [path.name for path in staged.iterdir()]
     if _ASIDE in names:
-        raise OperatorError(f"it contains {_ASIDE}, a name that the import needs temporarily")
+        raise OperatorError(f"it contains {_ASIDE}, a name that the import needs: rename that file or folder")
     attributes = {name: os.getxattr(staged, name) for name in os.listxattr(staged)}
     for attribute in attributes:  # first, because new entries inherit a default ACL
         os.removexattr(staged, attribute)

@@ -24,15 +24,17 @@ _ACLS = ("system.posix_acl_access", "system.posix_acl_default")
 
 
 class CopyPlace(NamedTuple):
-    """A name in an open folder of the tree and of the backup, and its inode in the tree when it was examined. `inherits`: new
-    entries in the backup may get attributes from their folder, because that has some.
-    """
+    """A name in a folder of the tree and of the backup."""
 
     source: int
+    """The open folder of the tree."""
     here: int
+    """The open folder of the backup."""
     name: bytes
     inode: int
+    """The inode in the tree when it was examined."""
     inherits: bool
+    """True if the folder of the backup has attributes that new entries get."""
 
 
 @contextmanager
@@ -86,7 +88,7 @@ def _same_special(place: CopyPlace, status: os.stat_result, leads_to: bytes | No
 
 
 def _replace_special(place: CopyPlace, status: os.stat_result, leads_to: bytes | None) -> None:
-    """Makes the entry, instead of an existing one with its name."""
+    """Makes the entry; replaces an existing entry with its name."""
     with suppress(FileNotFoundError):
         os.unlink(place.name, dir_fd=place.here)
     if leads_to is None:

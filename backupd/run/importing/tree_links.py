@@ -36,28 +36,30 @@ from btrkeep.units import printable
 
 @dataclass(slots=True)
 class TreeLinks:
-    """A tree compared with the one before it; all names are relative to it.
-
-    `changed`: names other than folders whose inode has changed, with the new inode; `alike`: the files among them whose size and
-    time have not changed. `folders`: new folders, those with other attributes, and those in which a name was added, removed or
-    changed, with their attributes; the tree itself is b"", and each comes after the folder above it. `gone`: names that no longer
-    exist, or have another type. `groups`: names that are hard links of each other, first the name with the same inode in the
-    previous tree. `files`: the number of regular files; `new_bytes`: the allocated bytes of those with another inode, each file
-    once; `grown`: the bytes by which files and symlinks have grown. `digests`: of all folders, for the tree after it.
-
-    `is_compared`: the inodes were compared with a previous tree; otherwise `changed`, `alike`, `folders` and `gone` are empty.
-    """
+    """A tree compared with the previous tree. All names are relative to the tree."""
 
     changed: dict[bytes, int] = field(default_factory=dict)
+    """Names other than folders whose inode has changed, with the new inode."""
     alike: list[bytes] = field(default_factory=list)
+    """The files among `changed` whose size and time have not changed."""
     folders: dict[bytes, Attributes] = field(default_factory=dict)
+    """The attributes of new folders, of folders whose attributes changed, and of folders in which a name was added, removed or
+    changed. The tree itself is b""; each folder comes after the folder above it.
+    """
     gone: list[bytes] = field(default_factory=list)
+    """Names that no longer exist, or have another type."""
     groups: list[list[bytes]] = field(default_factory=list)
+    """Names that are hard links of each other; the first has the same inode in the previous tree."""
     files: int = 0
+    """Number of regular files."""
     new_bytes: int = 0
+    """Allocated bytes of the files with another inode, each file once."""
     grown: int = 0
+    """Bytes by which files and symlinks have grown."""
     digests: FolderDigests = field(default_factory=FolderDigests)
+    """Of all folders, for the next tree."""
     is_compared: bool = False
+    """True if the inodes were compared with a previous tree; otherwise `changed`, `alike`, `folders` and `gone` are empty."""
 
     @property
     def further(self) -> set[bytes]:

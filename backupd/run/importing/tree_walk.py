@@ -67,19 +67,23 @@ class FolderDigests:
 
 
 class WalkedFolder(NamedTuple):
-    """A folder of a tree, open as `fd` until the next one is requested: its path in the tree, its status, the names of its folders,
-    and the other names with their `inodes`, `files` of which are regular files. All are in the order of their inodes, which is
-    mostly the order on the disk. `joined`: the other names as bytes, with a NUL after each but the last.
-    """
+    """A folder of a tree. Its names are in the order of their inodes, which is mostly the order on the disk."""
 
     path: bytes
+    """Its path in the tree."""
     fd: int
+    """Open until the next folder is requested."""
     status: os.stat_result
     folders: list[bytes]
+    """The names of the folders in it."""
     others: list["os.DirEntry[str]"]
+    """The other entries."""
     joined: bytes
+    """The names of the other entries, with a NUL between two."""
     inodes: "array[int]"
+    """The inodes of the other entries."""
     files: int
+    """Number of regular files."""
 
     @property
     def names(self) -> list[bytes]:

@@ -59,12 +59,16 @@ _PROCESSES = 2  # of a host, to copy files: more would make a rotating disk seek
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """The options of `import`. `hosts`: the values of --host. `path`: the path of a snapshot's files on their host."""
+    """The arguments and options of `import`."""
 
     kind: str
+    """The format of the history."""
     place: Path
+    """The folder or configuration file of the history."""
     hosts: tuple[str, ...]
+    """The values of --host."""
     path: str
+    """The path of a snapshot's files on their host."""
     dry_run: bool
     delta: bool
     verify: str
@@ -223,9 +227,7 @@ async def _take_over(context: ImportContext, tree: OldTree, _before: OldTree | N
 
 @dataclass(slots=True)
 class _Import:
-    """The import of all hosts, and its results: backups, failed hosts with the reasons, trees that were not imported,
-    comparisons.
-    """
+    """The import of all hosts, and its results. `failed`: the reason by host. `compared`: the result of each comparison."""
 
     context: PoolContext
     work: ImportContext

@@ -69,7 +69,7 @@ def say_plan(
 
 def _show_plan(plans: list[dict[str, Any]], here: int, suggestion: str | None, *, reads: bool) -> None:
     if not plans and not here:
-        raise UsageError("there is nothing to import")
+        raise UsageError("the history has no tree to import")
     columns: tuple[Column[dict[str, Any]], ...] = (
         Column("", itemgetter("host"), "HOST"),
         Column("", itemgetter("backups"), "TREES", "{:,}".format, right=True),
