@@ -23,7 +23,8 @@ from backupd.rsync.confined import ConfinedTransfer, RemoteEnd, expected_words
 from backupd.rsync.messages import LONGEST_REST, Messages
 from backupd.rsync.restore_command import Item, parse_item
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
-from btrkeep.config import Config, HostConfig, SshSettings
+from backupd.rsync.snapshot_session import PROGRAM
+from btrkeep.config import Config, HostConfig, SshSettings, page
 from btrkeep.decisions.rsync_meaning import meaning
 from btrkeep.errors import OperatorError
 from btrkeep.process.group import PATIENCE, Group
@@ -225,6 +226,8 @@ async def _run(
 def _not_compared(host: HostConfig, status: int, messages: Messages) -> OperatorError:
     means = meaning(status, messages.last)
     line = f": {means.line}" if means.line else ""
+    if "--files-from" in means.line and PROGRAM in means.line:
+        return OperatorError(f"{host.name} could not be compared{line}", f"update {PROGRAM} on the host ({page('sources')})")
     return OperatorError(f"{host.name} could not be compared: {means.words}{line}", f"`backupd host test {host.name}` shows why")
 
 

@@ -1289,7 +1289,12 @@ READ_OPTIONS: Dict[str, Optional[str]] = {
     "log-format": r"[A-Za-z0-9%|]+",
 }
 """The long options that an rsync may have which only reads, with a pattern of the value, or None. Not those that follow links
-(copy-links), read devices, name files (log-file, files-from, write-batch), delete files, or take other words from the connection.
+(copy-links), read devices, name files (log-file, write-batch), delete files, or take other words from the connection.
+"""
+NAMES: Dict[str, Optional[str]] = {"files-from": "-", "from0": None}
+"""A sender may also take names of files from the connection, for `verify --against-source`. rsync makes them relative, without any
+`..`. A name may lead through a symlink; but if not all paths are allowed, rsync sees only those that are. Without root, and where
+no mounts are possible, such an rsync is refused. A list on this host (`--files-from=FILE`) stays refused: nothing needs it.
 """
 WRITE_OPTIONS = dict(READ_OPTIONS, partial=None, fsync=None, preallocate=None)
 """The same for a restore. It deletes nothing, and uses no folder besides its target."""
@@ -1300,7 +1305,7 @@ def rsync_words(words: Sequence[str], is_sender: bool) -> Tuple[List[str], List[
     start = ["--server", "--sender"] if is_sender else ["--server"]
     if list(words[: len(start)]) != start or (not is_sender and words[1:2] == ["--sender"]):
         raise RefusedRequest("this key only %s files with rsync" % ("reads" if is_sender else "restores"))
-    rest, allowed = list(words[len(start) :]), READ_OPTIONS if is_sender else WRITE_OPTIONS
+    rest, allowed = list(words[len(start) :]), dict(READ_OPTIONS, **NAMES) if is_sender else WRITE_OPTIONS
     if "." not in rest:
         raise RefusedRequest("the rsync request has no paths")
     dot = rest.index(".")

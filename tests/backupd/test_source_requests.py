@@ -28,12 +28,23 @@ def test_the_words_of_a_backup_and_of_a_restore_are_let_through() -> None:
     assert program.rsync_words([*WRITE, ".", "/srv/www/"], is_sender=False) == (WRITE[1:], ["/srv/www/"])
 
 
+def test_names_of_files_come_only_over_the_connection_and_only_to_read() -> None:
+    """`verify --against-source` sends them."""
+    names = ["--files-from=-", "--from0"]
+    assert program.rsync_words([*READ, *names, ".", "/srv/"], is_sender=True) == ([*READ[2:], *names], ["/srv/"])
+    with pytest.raises(program.RefusedRequest):
+        program.rsync_words([*WRITE, *names, ".", "/srv/"], is_sender=False)
+
+
 @pytest.mark.parametrize(
     "option",
     [
         "--log-file=/etc/cron.d/x",
         "--files-from=/etc/shadow",
-        "--files-from=-",
+        "--files-from=:/etc/shadow",
+        "--files-from=--",
+        "--files-from",
+        "--from0=-",
         "--write-batch=/etc/x",
         "--only-write-batch=/etc/x",
         "--read-batch=/etc/x",

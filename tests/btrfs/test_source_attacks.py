@@ -67,6 +67,27 @@ def test_only_the_allowed_paths_are_read_and_no_link_leads_out(host: SourceHost,
     assert host.left(tree) == []
 
 
+@pytest.mark.parametrize("is_live", [False, True], ids=["session", "live"])
+def test_a_list_of_names_reads_only_allowed_paths(host: SourceHost, tree: Path, tmp_path: Path, is_live: bool) -> None:
+    """The client sends the names as they are."""
+    name = "" if is_live else host.begin(tree / "srv")["session"]
+    key, listed = f"{tree}/secret/key", tmp_path / "names"
+    names = f"../secret/key user/../../secret/key {key} /{key} ../../../../../../etc/passwd /etc/passwd user/out/key user/up/key"
+    names += " user/out/ user/up/. user/./out/key user/up/../../secret/key file"
+    listed.write_bytes(os.fsencode(names.replace(" ", "\0")))
+    for options in ((), ("--no-implied-dirs",), ("--no-relative",), ("-r",)):
+        target = tmp_path / "".join(("to", *options))
+        work(*host.rsync_words(name, tree / "srv", target, f"--files-from={listed}", "--from0", *options), check=False)
+        assert list(target.rglob("file"))
+        assert not has_secret(target), options
+        assert not list(target.rglob("passwd")), options
+    for option in (f"--files-from={key}", "--files-from=/etc/passwd"):
+        words = f"--server --sender -r {option} . {tree}/srv/"
+        assert "not allowed" in host.refusal(f"btrkeep-source rsync {name} {words}" if name else f"rsync {words}")
+    if name:
+        host.end(name)
+
+
 def test_a_session_reads_only_the_paths_that_it_was_begun_with(sshd: Sshd, tree: Path) -> None:
     host = SourceHost(sshd)
     name = host.begin(tree / "srv/user")["session"]

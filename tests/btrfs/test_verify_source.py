@@ -15,6 +15,7 @@ from backupd.proof.against_source import in_slice, slices_of
 from backupd.rsync.cell import confined_command
 from tests.beds.faults import damage
 from tests.beds.nights import Nights
+from tests.beds.source_program import SourceHost
 from tests.beds.ssh import Sshd
 from tests.beds.watch import ended, rows, wait_for
 
@@ -88,6 +89,31 @@ def test_a_host_is_logged_in_to_once_however_much_is_compared(shared_btrfs: Path
     (answer,) = compared(nights, "web")["hosts"]
     assert (answer["files"], answer["alike"], answer["is_whole"]) == (600, 600, True)
     assert sshd.log.count("Accepted publickey") - before == 1
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_a_host_with_btrkeep_source_is_compared_also_if_only_some_paths_are_allowed(
+    shared_btrfs: Path, tree: Path, sshd: Sshd
+) -> None:
+    nights, program = Nights(shared_btrfs), SourceHost(sshd, f"[paths]\nallow = {tree}\n")
+    (tree / "below").mkdir()
+    for name in ("file", "below/deep"):
+        (tree / name).write_bytes(b"as it was")
+    program.ssh()
+    nights.settings("ssh", command="ssh -F none", key=str(program.keys["office"]), known_hosts=str(sshd.known_hosts))
+    nights.host("web", tree, address=sshd.address, port=sshd.port, snapshots="auto")
+    nights.run("web")
+    overwrite(tree / "below/deep", b"is other.")
+    (answer,) = compared(nights, "web", status=1)["hosts"]
+    assert (answer["alike"], answer["differs"]) == (1, [f"{tree}/below/deep"])
+    program.config.write_text("[paths]\nallow = /nowhere\n")
+    failed = nights.backupd("verify", "--against-source", "web", check=False)
+    assert (failed.returncode, "not one of the allowed paths; change allow" in failed.stderr) == (1, True)
+    older = "echo btrkeep-source: the rsync option --files-from=- is not allowed >&2; exit 1"
+    nights.settings("ssh", key=str(sshd.authorize(f'restrict,command="{older}"')))
+    failed = nights.backupd("verify", "--against-source", "web", check=False)
+    assert (failed.returncode, "update btrkeep-source on the host" in failed.stderr) == (1, True)
 
 
 @pytest.mark.slow
