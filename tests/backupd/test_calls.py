@@ -69,7 +69,7 @@ def test_a_server_that_does_not_answer_does_not_keep_another_one_waiting(caller:
             caller.call("silent")
     finally:
         (caller.folder / "silent").write_text("no answer\n")
-        waiting.join(20)
+        waiting.join(60)
     assert "not that of a backup server" in str(failed[0])
 
 

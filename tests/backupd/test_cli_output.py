@@ -193,7 +193,7 @@ def test_a_reader_that_has_had_enough_ends_a_command_quietly(site: Nights, words
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()  # before anything is written
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=60) == 0
     assert process.stderr.read() == ""
     process.stderr.close()
 
@@ -204,7 +204,7 @@ def test_an_output_that_cannot_be_written_is_told_in_one_line(site: Nights, word
     """`backupd list >FILE` on a full disk: a later reader of FILE must be able to see that it is incomplete."""
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         process = backupd_start("--config", site.config, *words, stdout=full, env={"PYTHONUNBUFFERED": unbuffered})
-        _, output = process.communicate(timeout=30)
+        _, output = process.communicate(timeout=60)
     assert process.returncode == 1
     assert output.splitlines() == [
         "error: standard output: No space left on device",

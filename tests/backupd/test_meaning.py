@@ -88,7 +88,7 @@ def test_a_server_that_hangs_up_at_once_was_not_reached(over_ssh: Callable[..., 
         thread = threading.Thread(target=lambda: server.accept()[0].close())
         thread.start()
         pulled = over_ssh(port=server.getsockname()[1])
-        thread.join(10)
+        thread.join(60)
     assert of(pulled) == Meaning(ExitKind.RETRY, ExitCause.CLOSED, unreachable=True)
 
 

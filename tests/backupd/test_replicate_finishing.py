@@ -23,7 +23,7 @@ def test_what_is_to_be_done_for_several_hosts_is_done_at_the_same_time() -> None
     meet = threading.Barrier(3)
     with Finisher(guarded) as finisher:
         for host in ("a", "b", "c"):
-            finisher.begin(host, lambda: (meet.wait(30), None)[1])
+            finisher.begin(host, lambda: (meet.wait(60), None)[1])
         finisher.wait()
         assert all(finisher.is_well(host) for host in ("a", "b", "c", "unknown"))
 
@@ -44,7 +44,7 @@ def test_nothing_waits_for_more_hosts_for_long_and_the_end_waits_for_all() -> No
     done = threading.Event()
     with Finisher(guarded) as finisher:
         finisher.begin("a", done.set)
-        assert done.wait(30)
+        assert done.wait(60)
         finisher.begin("b", lambda: time.sleep(0.2))
         finisher.begin("b", done.clear)
     assert not done.is_set()
@@ -53,7 +53,7 @@ def test_nothing_waits_for_more_hosts_for_long_and_the_end_waits_for_all() -> No
 def test_a_host_that_hangs_holds_up_no_other_one() -> None:
     go_on = threading.Event()
     with Finisher(guarded) as finisher:
-        finisher.begin("a", lambda: (go_on.wait(30), None)[1])
+        finisher.begin("a", lambda: (go_on.wait(60), None)[1])
         for number in range(20):
             finisher.begin(f"b{number}", lambda: None)
         assert all(finisher.is_well(f"b{number}") for number in range(20))

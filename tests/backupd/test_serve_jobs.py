@@ -181,7 +181,7 @@ sys.exit(carry_out(job, JobStore(Path("{tmp_path}")), command, Clock(), lambda _
     while "ready" not in jobs.last_lines(ID, 5):
         time.sleep(0.02)
     process.terminate()
-    assert process.wait(20) == 143
+    assert process.wait(60) == 143
     result = jobs.get(ID, NOW)
     assert (result.state, result.exit, jobs.last_lines(ID, 5)[-1]) == ("failed", 143, "tidied")
 

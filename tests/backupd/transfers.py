@@ -171,7 +171,7 @@ class Peer:
         self.into, stdin = socket.socketpair()
         self.out, stdout = socket.socketpair()
         stdout.setblocking(False)
-        self.out.settimeout(20)
+        self.out.settimeout(60)
         self.process = subprocess.Popen(
             command, stdin=stdin.fileno(), stdout=stdout.fileno(), stderr=subprocess.PIPE, pass_fds=pass_fds, preexec_fn=preexec_fn
         )

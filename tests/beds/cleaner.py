@@ -53,7 +53,7 @@ def held(paths: list[Path]) -> Iterator[None]:
 @contextmanager
 def stopped(point: Path) -> Iterator["RootTree"]:
     """The cleaner stops in the middle of a tree, because the filesystem stays read-only; returns the state on the device."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:  # the remount commits, which wakes the cleaner, and then makes it stop
         _make_read_only(point)
         truth = root_tree(point)

@@ -68,7 +68,7 @@ class Dashboard:
 
     def ask(self, method: str, path: str, body: bytes | str | None = None, **headers: str) -> "Answer":
         """One request on a connection of its own, as it is: no cookie, no token, no redirect. Underscores of headers are dashes."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
             response = connection.getresponse()
@@ -194,7 +194,7 @@ def _free_port() -> int:
 
 
 def _wait(web: Dashboard, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while True:
         assert process.poll() is None, web.log_text
         assert time.monotonic() < end, web.log_text
@@ -225,7 +225,7 @@ def own_folder() -> Iterator[Path]:
 
 def _wait_for_tasks(service: Service) -> None:
     """Ends everything that was started, so that the pool can be removed."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while any(row["state"] in ("queued", "running") for row in service.agent().ask("jobs")):
         assert time.monotonic() < end
         time.sleep(0.1)

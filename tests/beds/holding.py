@@ -25,7 +25,7 @@ def main() -> None:
             before.close()
             flag.touch()
             time.sleep(0.8)
-            host, end = locks / "host-web1", time.monotonic() + 20
+            host, end = locks / "host-web1", time.monotonic() + 60
             while not (is_free := not host.exists() or not is_locked(host)) and time.monotonic() < end:
                 time.sleep(0.05)
             names = sorted(path.name for path in listed.iterdir()) if listed.is_dir() else []

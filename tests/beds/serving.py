@@ -48,7 +48,7 @@ def serving(
         yield service
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, service.log_text
+        assert process.wait(60) == 0, service.log_text
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -57,7 +57,7 @@ def serving(
 
 
 def _wait(service: Service) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not service.socket.exists():
         assert service.process.poll() is None, service.log_text
         assert time.monotonic() < end, service.log_text

@@ -153,7 +153,7 @@ def _free_port() -> int:
 
 
 def _is_up(server: Sshd) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and server.process.poll() is None:
         try:
             with socket.create_connection(("127.0.0.1", server.port), timeout=1) as connection:

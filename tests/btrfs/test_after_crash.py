@@ -239,7 +239,7 @@ def test_a_night_reads_no_longer_than_its_window(make_btrfs: Callable[..., Path]
         with (nights.pool / ".btrkeep/locks/verify").open("a") as lock:  # another reader, for longer than the window
             fcntl.flock(lock, fcntl.LOCK_EX)
             read_last_written(context, ["web"], notices.append, Cancellation(), 0.5)
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - begun < 60
         assert "is being read" in notices[0]
         assert has_backups_in_doubt(context.pool, ["web"])
         record = record_boot(context.pool, catalogue, context.clock.now(), config.verify.after_crash)

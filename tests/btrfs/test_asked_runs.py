@@ -223,7 +223,7 @@ def test_a_run_that_waits_is_stopped_at_once_and_a_place_of_a_killed_run_is_free
     stopped = backupd_running("--config", gated.nights.config, "run", "--wait", "n2")
     until_said(stopped, "n2 waits for a slot")
     stopped.send_signal(signal.SIGTERM)
-    assert stopped.wait(20) == 143
+    assert stopped.wait(60) == 143
     other = backupd_running("--config", gated.nights.config, "run", "--wait", "n3")
     until_said(other, "n3 waits for a slot")
     first.kill()

@@ -89,7 +89,7 @@ def test_only_the_balance_of_that_block_group_is_cancelled(bed: Path, opened: in
         balance_block_group(opened, chosen, DATA)
     assert refused.value.errno == errno.EINPROGRESS
     assert cancel_balance(opened, chosen)
-    assert "canceled by user" in other.communicate(timeout=30)[1]
+    assert "canceled by user" in other.communicate(timeout=60)[1]
     nothing_is_left(bed)
 
 

@@ -103,7 +103,7 @@ def test_a_second_signal_changes_nothing(bed: Path) -> None:
         with suppress(AssertionError):
             until(process, "stopping")
             break
-        process.wait(30)
+        process.wait(60)
     for _ in range(3):
         process.send_signal(signal.SIGTERM)
     assert ended(process)[-1]["ending"] == "stopped"
@@ -192,7 +192,7 @@ def test_a_paused_balance_of_another_program_is_refused_in_one_line_and_not_chan
     chosen = fullest(bed)
     other = foreign(bed, chosen)
     work("btrfs", "balance", "pause", bed)
-    other.communicate(timeout=30)
+    other.communicate(timeout=60)
     assert exclusive_operation(bed) == "balance paused"
     for wait in (False, True):  # it might stay so for ever
         with pytest.raises(LockHeld, match=f"a balance of the block group at {chosen} is paused") as refused:
@@ -210,7 +210,7 @@ def test_a_running_balance_of_another_program_is_refused_and_named_or_waited_for
     other = foreign(bed, fullest(bed))
     with pytest.raises(LockHeld, match=rf"balance is running, by process {other.pid}: btrfs balance start"):
         balance(bed)
-    seen = Seen("waits", lambda: other.communicate(timeout=30))
+    seen = Seen("waits", lambda: other.communicate(timeout=60))
     report = balance(bed, seen, wait_for_others=True, budget=1)
     assert seen.events()[:2] == ["begins", "waits"]
     assert report.reason is StopReason.BUDGET

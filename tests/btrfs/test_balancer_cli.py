@@ -242,7 +242,7 @@ def test_a_filesystem_that_another_process_balances_is_refused_and_the_process_i
         status, error, hint = refused(bed)
     finally:
         work("btrfs", "balance", "cancel", bed, check=False)
-        long.wait(30)
+        long.wait(60)
     assert status == 3
     assert "paused" in error
     assert "btrfs balance cancel" in hint

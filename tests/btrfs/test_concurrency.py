@@ -207,7 +207,7 @@ def test_hosts_in_a_long_step_do_not_keep_another_from_its_own(nights: Nights, t
 
     def prepared(wanted: working.WorkRequest) -> object:
         if wanted.host.name in slow:
-            in_time.append(quick_is_done.wait(20))
+            in_time.append(quick_is_done.wait(60))
         return prepare(wanted)
 
     def finalised(

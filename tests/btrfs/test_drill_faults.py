@@ -120,7 +120,7 @@ def test_a_drill_stands_still_while_a_night_is_at_work(large: Nights, where: str
         f"    print(flush=True); time.sleep(float(sys.argv[1]))\n"
     )
     for end, status in (("kill {holder}", 0), ("kill $PPID", 143)):
-        with subprocess.Popen([sys.executable, script, "60"], stdout=subprocess.PIPE) as holder:
+        with subprocess.Popen([sys.executable, script, "200"], stdout=subprocess.PIPE) as holder:
             holder.send_signal(signal.SIGSTOP)
             ends = end.format(holder=holder.pid)
             go = f"exec >/dev/null 2>&1; kill -CONT {holder.pid}; sleep {pause}; (sleep 3; {ends}) & :"
@@ -131,7 +131,7 @@ def test_a_drill_stands_still_while_a_night_is_at_work(large: Nights, where: str
         assert done.returncode == status, done.stderr
         assert scratch(large) == []
         if status:
-            assert took < 30
+            assert took < 100
         else:
             assert took > pause + 3
             assert json.loads(done.stdout)[0]["outcome"] == "proven", done.stderr

@@ -44,7 +44,7 @@ def test_an_expiry_deletes_nothing_while_a_block_group_is_balanced(shared_btrfs:
         except BaseException:
             process.kill()
             raise
-    assert process.wait(timeout=30) == 0, process.communicate()
+    assert process.wait(timeout=60) == 0, process.communicate()
     process.communicate()
     assert not set(going) & set(pool.left("web1"))
 
@@ -58,7 +58,7 @@ def test_an_expiry_that_waits_for_a_balance_can_be_stopped(shared_btrfs: Path, b
         process = backupd_running("--config", pool.config, "expire", *at(LATER))
         wait_for(lambda: waits_for_balance(pool))
         process.terminate()
-        assert process.wait(timeout=20) == 143
+        assert process.wait(timeout=60) == 143
     assert pool.left("web1") == before
 
 

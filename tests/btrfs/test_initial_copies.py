@@ -156,7 +156,7 @@ def test_killed_in_the_middle_it_goes_on(two: TwoPools, disk: Path) -> None:
     first = two.night("2026-03-01T22:00:00Z", "a")
     words = ("--config", two.first.config, "replicate", "--seed-to", disk, "--part-size", "64KiB", "backup2")
     program = backupd_start(*words)
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not (disk / "web1/000005.part").exists():
         assert time.monotonic() < end
         time.sleep(0.002)

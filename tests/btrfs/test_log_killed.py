@@ -24,7 +24,7 @@ def test_a_killed_run_is_killed_in_the_log_and_what_it_was_at_is_partial(
     assert nights.json("list", "web")[0]["state"] == "running"
     assert "rsync has not ended" in nights.backupd("log", "web").stdout
     process.kill()
-    process.wait(30)
+    process.wait(60)
     (heard,) = rows(nights, "select updated from progress")[0]
     flag.unlink()
     for again in (False, True):

@@ -208,7 +208,7 @@ def test_killed_in_the_middle_it_goes_on_and_nothing_counts_that_is_not_whole(fa
     far.offsite("init", "far")
     far.settings(bandwidth="4MB")
     program = backupd_start("--config", far.night.config, "offsite", "run")
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not any((far.repository / "data").glob("*/*")):
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -259,7 +259,7 @@ def test_what_is_sent_is_not_deleted_meanwhile(far: Offsite) -> None:
     far.offsite("init", "far")
     far.settings(bandwidth="8MB")
     program = backupd_start("--config", far.night.config, "offsite", "run")
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not any((far.repository / "data").glob("*/*")):
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -317,7 +317,7 @@ def append_only(folder: Path, password: str) -> Iterator[str]:
     words = ("rclone", "serve", "restic", "--append-only", "--addr", f"127.0.0.1:{port}", "--user", "backup", "--pass", password)
     server = subprocess.Popen([*words, folder], stderr=subprocess.DEVNULL, env={**os.environ, "RCLONE_CONFIG": "/dev/null"})
     try:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while True:
             assert time.monotonic() < end
             with socket.socket() as trial:

@@ -190,7 +190,7 @@ def test_the_first_copy_of_a_host_that_is_being_worked_on_is_sent_when_that_has_
         wait_for(lambda: any(host == "web3" for host, _ in left(new)), 60, "the other host was not sent")
         time.sleep(1.5)
         assert sends.poll() is None
-    output, err = sends.communicate(timeout=30)
+    output, err = sends.communicate(timeout=60)
     assert sends.returncode == 0, err
     assert [sent_backup["host"] for sent_backup in json.loads(output)[0]["sent"]] == ["web3", "web2"]
     tagged = [row["tags"] for row in json.loads(new.restic("snapshots", "--json", "--host", "web2"))]
@@ -222,6 +222,6 @@ def test_a_signal_ends_the_wait_for_a_host(new: Offsite) -> None:
         sends = backupd_start("--config", new.night.config, "offsite", "run", "--now", "2026-03-04T23:00:00Z")
         wait_for(lambda: any(host == "web3" for host, _ in left(new)), 60, "the other host was not sent")
         sends.send_signal(signal.SIGTERM)
-        err = sends.communicate(timeout=20)[1]
+        err = sends.communicate(timeout=60)[1]
     assert (sends.returncode, "Traceback" in err) == (143, False), err
     assert not (new.night.pool / "hosts/web2/notes.json").exists()

@@ -160,7 +160,7 @@ def once(is_time: Callable[[], bool], act: Callable[[], None]) -> threading.Thre
     """Acts as soon as `is_time` returns True, within half a minute."""
 
     def wait() -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while time.monotonic() < end:
             if is_time():
                 act()
@@ -301,7 +301,7 @@ def _greets(connection: socket.socket) -> bool:
 @contextmanager
 def scanner(sshd: ssh.Sshd) -> Iterator[None]:
     """Occupies the only slot of a crowded sshd for the block, as soon as sshd has noticed that an earlier connection has ended."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while True:
         with socket.create_connection(("127.0.0.1", sshd.port)) as connection:
             if _greets(connection):

@@ -131,7 +131,7 @@ def test_a_run_that_is_stopped_while_it_asks_ends_at_once_and_keeps_the_backup(n
         try:
             wait_for(lambda: Path(f"{asked}.2").exists())
             run.send_signal(signal.SIGTERM)
-            assert run.wait(20) == 143
+            assert run.wait(60) == 143
         finally:
             run.kill()
     record = nights.record("h")

@@ -372,7 +372,7 @@ def test_a_repository_that_is_not_there_or_locked_is_made_and_sent_to(pool: Nigh
     assert '"web1"' in work(*call, "snapshots", "--json").stdout
     with subprocess.Popen([*call, "check", "--read-data"], stdout=subprocess.DEVNULL) as other:
         try:
-            end = time.monotonic() + 20
+            end = time.monotonic() + 60
             while not any("tmp" not in lock.name for lock in (away / "locks").iterdir()):  # it has its name when it is whole
                 assert time.monotonic() < end
                 time.sleep(0.01)

@@ -127,7 +127,7 @@ def test_while_a_lock_is_held_the_command_that_is_named_shows_its_holder(pool: N
     pool.ssh("sleep 60; true")
     holder = backupd_start("--config", pool.config, "run", "web2")
     try:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while (done := prints(pool, "rename", "web2", "web3", "--yes")).returncode != 3:
             assert time.monotonic() < end, done
             time.sleep(0.1)
@@ -137,7 +137,7 @@ def test_while_a_lock_is_held_the_command_that_is_named_shows_its_holder(pool: N
         assert "web2" in shown
     finally:
         holder.terminate()
-        holder.wait(30)
+        holder.wait(60)
     assert prints(pool, "discard", "web2", "--yes").returncode != 3
 
 
@@ -225,4 +225,4 @@ def test_a_pool_that_is_not_mounted_is_mounted_by_the_command_of_fstab(
         again = type_within(*status)
         assert (again.returncode, "web1" in again.stdout) == (0, True), again
     finally:
-        holder.communicate(timeout=20)
+        holder.communicate(timeout=60)

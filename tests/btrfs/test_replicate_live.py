@@ -48,4 +48,4 @@ def test_a_terminal_shows_the_announced_bytes_the_hosts_and_the_time_left(make_b
         shown.wait_for(r"fetching web1")
         shown.wait_for(rf"web1@{first}: .* completely")
         shown.wait_for(r"office: 2 backups fetched")
-        assert shown.process.wait(30) == 0
+        assert shown.process.wait(60) == 0

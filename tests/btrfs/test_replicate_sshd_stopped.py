@@ -59,7 +59,7 @@ def said_while_stopped(two: TwoPools, config: Path, server: Sshd) -> str:
         try:
             wait_for(lambda: any(host.glob(".receiving/*/data/**/large*")), 60, "nothing has begun")
             with stopped(server):
-                output = process.communicate(timeout=50)[0]
+                output = process.communicate(timeout=60)[0]
                 wait_for(lambda: not (host / ".receiving").exists(), 60, "the receiving side goes on")
                 assert two.names(two.second.pool) == []
         finally:

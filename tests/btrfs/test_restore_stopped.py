@@ -110,7 +110,7 @@ def test_a_signal_ends_it_well(
         assert process.poll() is None
         time.sleep(0.002)
     process.send_signal(number)
-    _, output = process.communicate(timeout=30)
+    _, output = process.communicate(timeout=60)
     assert process.returncode == status
     assert "the same command continues" in output
     assert not list(out.rglob(".btrkeep-restore-*"))

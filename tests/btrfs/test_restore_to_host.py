@@ -329,7 +329,7 @@ def test_stopped_it_leaves_no_process_and_no_half_file_and_goes_on(
             assert process.poll() is None, process.communicate()
             time.sleep(0.005)
         process.send_signal(signal.SIGTERM)
-        _, output = process.communicate(timeout=30)
+        _, output = process.communicate(timeout=60)
         if process.returncode:
             break
     assert (process.returncode, "the same command continues" in output) == (143, True)

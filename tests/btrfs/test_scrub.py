@@ -87,13 +87,13 @@ def test_one_that_is_stopped_is_cancelled_and_taken_up_again(
     work("sync", "-f", nights.top)
     slow_down(nights.top, "20m")
     running = backupd_running("--config", nights.config, "scrub", "--json")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while status_of(nights.top).get("Status") != "running" and time.monotonic() < deadline:
         time.sleep(0.05)
     refused = nights.backupd("scrub", check=False)
     assert (refused.returncode, "a scrub is running" in refused.stderr) == (3, True)
     running.send_signal(number)
-    out, err = running.communicate(timeout=30)
+    out, err = running.communicate(timeout=60)
     assert running.returncode == 143, err
     answer = json.loads(out)
     assert (answer["outcome"], answer["why"], status_of(nights.top)["Status"]) == ("stopped", None, "aborted")
@@ -117,11 +117,11 @@ def test_a_cancellation_by_another_program_is_reported(nights: Nights, backupd_r
     work("sync", "-f", nights.top)
     slow_down(nights.top, "5m")
     running = backupd_running("--config", nights.config, "scrub")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while subprocess.run(["btrfs", "scrub", "cancel", nights.top], capture_output=True, check=False).returncode:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    out, _ = running.communicate(timeout=30)
+    out, _ = running.communicate(timeout=60)
     assert running.returncode == 1
     assert out.startswith("stopped (it was cancelled (`btrfs scrub cancel`)): ")
 

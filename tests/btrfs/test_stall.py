@@ -58,7 +58,7 @@ def test_a_host_whose_rsync_stands_still_is_given_up_and_what_came_is_kept(
     start = time.monotonic()
     status, stdout, _ = ended(stopped_sender)
     assert status == 1
-    assert 3 < time.monotonic() - start < 30
+    assert 3 < time.monotonic() - start < 90
     result = results(stdout)["web"]
     assert result["outcome"] == "partial"
     assert "no progress for 4.0s" in result["error"]
@@ -74,10 +74,10 @@ def test_a_host_whose_rsync_stands_still_is_given_up_and_what_came_is_kept(
 
 
 def test_the_deadline_ends_a_transfer_that_moves(nights: Nights, tree: Path) -> None:
-    nights.host("web", tree, bandwidth="300KB", deadline="4s", stall="60s")
+    nights.host("web", tree, bandwidth="60KB", deadline="4s", stall="200s")
     start = time.monotonic()
     result = nights.run("web", status=1)["web"]
-    assert 4 < time.monotonic() - start < 20  # the whole would take 27
+    assert 4 < time.monotonic() - start < 100  # the whole would take 130
     assert result["outcome"] == "partial"
     assert "deadline" in result["error"]
     assert transferring(nights) == []
@@ -144,9 +144,9 @@ def watched(tmp_path: Path, *command: str, stall: float = 1.0) -> RsyncEnd:
 
 
 def test_silence_without_any_work_is_a_stall(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
-    rsync_end = watched(tmp_path, called_rsync("sleep"), "30")
+    rsync_end = watched(tmp_path, called_rsync("sleep"), "200")
     assert rsync_end.stopped == Cause(CauseCode.STALLED, facts={"seconds": 1.0})
-    assert rsync_end.seconds < 20
+    assert rsync_end.seconds < 100
 
 
 def test_reading_a_file_in_silence_is_progress(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
@@ -201,7 +201,7 @@ def _let_it_work_in_pulses(nights: Nights, done: threading.Event, seconds: float
 
     It begins when the sender runs.
     """
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not senders(nights.source / "srv") and not done.wait(0.02):
         assert time.monotonic() < end
     end, pulses = time.monotonic() + seconds, 0

@@ -34,7 +34,7 @@ def backed_up(nights: Nights, *before: str) -> tuple[dict[str, str], str]:
     words = [*before, sys.executable, "-m", "backupd", "--config", str(nights.config), "run", "--all", "--json"]
     nights._begin()
     done = subprocess.run(
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, env={**os.environ, **ENVIRONMENT}, timeout=50, check=False
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, env={**os.environ, **ENVIRONMENT}, timeout=60, check=False
     )
     assert "Traceback" not in done.stderr, done.stderr
     assert transferring(nights) == []
@@ -140,7 +140,7 @@ def test_a_run_that_the_kernel_ends_for_want_of_memory_leaves_nothing_that_is_be
         wait_for(flag.exists)
         Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")  # so that the kernel chooses it, and not its children
         cgroups.fill_up(group)
-        assert process.wait(30) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
         wait_for(lambda: transferring(nights) == [])
     assert writable_finals(nights) == []
     assert len(nights.names("web0")) == 1

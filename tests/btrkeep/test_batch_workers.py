@@ -29,5 +29,5 @@ with BatchWorkers(lambda source, to, batch: batch, 2) as workers:
     workers.finish()
 print(sorted(taken))
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=TOP, check=True, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", script], cwd=TOP, check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout == "[1, 2]\n"

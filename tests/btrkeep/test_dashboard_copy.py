@@ -90,7 +90,7 @@ def test_who_holds_all_locks_that_it_can_get_stops_no_writer_and_no_later_copy(s
                 catalogue.wait_at_most(1)
                 catalogue.set_fact("a", value)
                 time.sleep(0.05)
-            assert time.monotonic() - begun < 20
+            assert time.monotonic() - begun < 60
             assert in_copy(state) == value
             assert not list(state.glob("catalogue.sqlite-*"))
         # A new copy is complete and readable for the group a moment before it gets its name.
@@ -328,7 +328,7 @@ def test_a_program_that_locks_the_catalogue_blocks_no_copy(state: Path, monkeypa
         holder.execute("UPDATE about SET value = '2' WHERE name = 'a'")
         begun = time.monotonic()
         assert not dashboard_copy.renew(state / "catalogue.sqlite", is_urgent=True)
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - begun < 60
     assert in_copy(state) == "1"
 
 

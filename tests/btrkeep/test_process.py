@@ -72,7 +72,7 @@ def reaping(code: str, *arguments: str | Path) -> str:
             return pid, status, b"".join(out).decode()
     """
     program = textwrap.dedent(head) + textwrap.dedent(code)
-    return work(sys.executable, "-c", program, *arguments, cwd=TOP, timeout=30).stdout
+    return work(sys.executable, "-c", program, *arguments, cwd=TOP, timeout=60).stdout
 
 
 @pytest.fixture
@@ -477,7 +477,7 @@ def test_a_piped_program_that_another_thread_buries_tells_its_end_all_the_same(m
     before = children()
     with piped(("sh", "-c", "exit 3")) as program:
         (child,) = children() - before
-        wait_for(lambda: is_dead(child), 20, "it runs")
+        wait_for(lambda: is_dead(child), 60, "it runs")
         opened = os.pidfd_open
 
         def buried(pid: int, flags: int = 0) -> int:

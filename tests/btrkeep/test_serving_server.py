@@ -12,7 +12,7 @@ from btrkeep.serving.server import Server
 
 def asked(path: Path) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(30)
+        connection.settimeout(60)
         connection.connect(str(path))
         return connection.recv(1000)
 
@@ -44,5 +44,5 @@ def test_a_connection_for_which_no_thread_can_be_started_is_told_to_try_again_an
         assert asked(tmp_path / "socket") == b"answered"
     finally:
         server.stop()
-        serving.join(30)
+        serving.join(60)
         listening.close()

@@ -172,7 +172,7 @@ def status_while_running(nights: Nights, www: Path, backupd_running: Callable[..
         status = nights.json("status")
         if status["running"]:
             running.send_signal(signal.SIGTERM)
-            assert running.wait(timeout=30) == 143
+            assert running.wait(timeout=60) == 143
             return status
         time.sleep(0.1)
     raise AssertionError(running.communicate())

@@ -199,7 +199,7 @@ def test_a_picture_that_is_ended_in_the_middle_leaves_nothing(
         assert process.stdout.readline() == b"begun\n"
         assert len(list(tmp_path.iterdir())) == (2 if before else 1)
         process.send_signal(number)
-        assert process.wait(20) == status
+        assert process.wait(60) == status
     assert [path.read_bytes() for path in tmp_path.iterdir()] == ([before] if before else [])
 
 

@@ -98,7 +98,7 @@ def source_of(web: Dashboard) -> bytes:
 
 def raw(web: Dashboard, request: bytes, until: int = 1 << 30) -> bytes:
     """The bytes from a connection, to its end or that many, without parsing HTTP."""
-    with socket.create_connection(("127.0.0.1", web.port), 30) as line:
+    with socket.create_connection(("127.0.0.1", web.port), 60) as line:
         line.sendall(request)
         data = bytearray()
         while len(data) < until and (piece := line.recv(1 << 16)):

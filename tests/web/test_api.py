@@ -323,7 +323,7 @@ def test_a_run_that_was_asked_for_is_followed_to_its_end(shop: Dashboard) -> Non
 
 def ended(web: Dashboard, job: str) -> Any:
     """The task, when it is over."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while (task := api_answer(web, f"/tasks/{job}"))["state"] in ("queued", "running"):
         assert time.monotonic() < end
         time.sleep(0.2)

@@ -41,7 +41,7 @@ def test_who_comes_while_it_is_computed_anew_gets_the_one_before(caches: Caches,
     assert begun.wait(60)
     assert ask(caches, tmp_path, lambda: "third", years_on=1) == "first"
     go_on.set()
-    slow.join(10)
+    slow.join(60)
     assert ask(caches, tmp_path, lambda: "third", years_on=1) == "second"
 
 
@@ -62,8 +62,8 @@ def test_who_comes_while_it_is_computed_for_the_first_time_waits_for_it(caches: 
     two.join(0.2)
     assert lines == []
     go_on.set()
-    thread.join(10)
-    two.join(10)
+    thread.join(60)
+    two.join(60)
     assert lines == ["first", "first"]
 
 

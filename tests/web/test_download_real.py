@@ -122,7 +122,7 @@ def of_downloads(pid: int) -> list[str]:
 
 
 def wait_until(is_so: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.05)

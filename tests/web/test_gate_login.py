@@ -409,7 +409,7 @@ def test_a_flood_of_logins_takes_few_threads_and_the_rest_are_told_to_come_again
 
     def slow(_text: str | None, _password: str) -> bool:
         begun.release()
-        return not go.wait(20)
+        return not go.wait(100)
 
     monkeypatch.setattr(passwords, "is_right", slow)
     with ThreadPoolExecutor(12) as pool:

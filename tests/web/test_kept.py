@@ -152,7 +152,7 @@ def together(count: int, ask: Callable[[], object]) -> list[object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     return rows
 
 
@@ -184,7 +184,7 @@ def test_who_asks_after_a_form_was_sent_does_not_wait_for_what_was_begun_before(
     kept.drop()
     assert kept.get("key", lambda: "after", of(file)) == "after"
     go_on.set()
-    slow.join(10)
+    slow.join(60)
     assert kept.get("key", lambda: "later", of(file)) == "after"
 
 

@@ -53,7 +53,7 @@ def started_for_shop(web: Dashboard, verb: str, path: str) -> str:
     agent = web.service.agent(OPERATOR)
     words = {"paths": [path], "to": "host", "overwrite": "never"} if verb == "restore" else {}
     job: str = agent.ask(verb, host="shop", **({"backup": "latest"} if words else {}), **words)["job"]
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while agent.ask("job", job=job)["state"] in ("queued", "running"):
         assert time.monotonic() < end
         time.sleep(0.1)
@@ -107,7 +107,7 @@ def test_in_a_backup_of_his_own_host_there_is_no_way_out_of_it(shop: Dashboard, 
 
 def test_a_method_is_what_it_is_and_nothing_is_echoed(shop: Dashboard, otto: Otto) -> None:
     for method in ("TRACE", "PUT", "DELETE", "CONNECT", "PATCH", "FOO"):
-        connection = http.client.HTTPConnection("127.0.0.1", shop.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", shop.port, timeout=60)
         connection.request(method, "/account", headers={"Cookie": otto.cookie, "X-Secret": "moo"})
         answer = connection.getresponse()
         assert (answer.status, b"moo" in answer.read()) in ((405, False), (404, False), (400, False)), method

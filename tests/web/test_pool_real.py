@@ -165,7 +165,7 @@ def test_a_plan_is_made_on_request_and_is_that_of_the_balancer(bed: Bed) -> None
 def test_a_job_that_was_started_here_is_shown_with_what_it_says_until_it_is_over(bed: Bed) -> None:
     assert bed.web.service
     job = bed.web.service.agent().ask("run", host="shop")["job"]
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while "The job has ended" not in (page := bed.get(f"/jobs/{job}").text):
         assert f'data-live="/jobs/{job}"' in page
         assert time.monotonic() < end

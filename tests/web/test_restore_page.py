@@ -55,7 +55,7 @@ def with_(fields: list[tuple[str, str]], **other: str) -> list[tuple[str, str]]:
 def wait(who: Visitor, job: str) -> dict[str, object]:
     """The job, when it has its end."""
     assert who.web.service
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while True:
         answer = who.web.service.agent().ask("job", job=job)
         if answer["state"] in ("done", "failed"):

@@ -138,7 +138,7 @@ def is_over(client: socket.socket, patience: float) -> bool:
 
 
 def answer(port: int, path: str) -> bytes:
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request("GET", path, headers={"Host": "localhost"})
         return connection.getresponse().read()
 
@@ -207,7 +207,7 @@ def test_who_takes_nothing_gives_its_thread_back(port: int, monkeypatch: pytest.
     wait_for(lambda: not healthy(port, 0.5))
     monkeypatch.setattr(ours, "TAKING", 1.0)
     assert healthy(port, 30)
-    assert ended.wait(30)
+    assert ended.wait(60)
     for client in stuck:
         client.close()
 
@@ -264,7 +264,7 @@ def test_a_request_that_comes_byte_by_byte_is_given_up(port: int, beginning: byt
 
 @pytest.mark.slow
 def test_a_connection_may_ask_again_long_after_its_first_request_began(port: int) -> None:
-    two = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    two = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     for _ in range(4):
         two.request("GET", "/healthz")
         assert two.getresponse().read() == b"ok"

@@ -144,7 +144,7 @@ def plant(nights: Nights) -> None:
 
 def ended(site: Site, job: str) -> str:
     assert site.web.service
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while site.web.service.agent().ask("job", job=job)["state"] in ("queued", "running"):
         assert time.monotonic() < end
         time.sleep(0.05)
