@@ -99,6 +99,7 @@ REASONS = {
     Reason.MACHINE: {
         "apt install bubblewrap",
         "apt install chrony",
+        "apt install ffmpeg",
         "apt install openssh-client",
         "apt install rsync",
         "apt install {}",
@@ -113,6 +114,7 @@ REASONS = {
         "mkfs.btrfs",
         "sudo ./install.sh --enable {}",
         "systemctl edit {}",
+        "systemctl enable --now btrkeep-sample@POOL.timer",
         "systemctl revert {}",
         "systemctl start {}",
         "ulimit -n 100000",
@@ -149,7 +151,6 @@ TYPED_BY = {  # tests of other modules that type a command where it is printed, 
     "btrfs balance resume {}": "tests/btrfs/test_doctor_commands.py::test_a_paused_balance",
     "btrfs balance start {} {}": "tests/btrfs/test_doctor_commands.py::test_those_of_one_device",
     "backupd notify --test": "tests/backupd/test_cli_notify.py::test_the_test_says_which_work_and_which_do_not",
-    "backupd offsite check": "tests/btrfs/test_offsite.py::test_check_reads_back_and_finds_what_is_damaged_there",
     "backupd replicate {}": "tests/btrfs/test_replicate_damaged.py::test_what_is_damaged_here_comes_again_and_takes_its_place",
     "backupd scrub": "tests/btrfs/test_damaged.py::test_a_scrub_names_the_file_and_all_backups_that_share_what_was_spoilt",
     "backupd verify --after-crash": "tests/btrfs/test_after_crash.py::"

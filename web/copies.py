@@ -45,7 +45,7 @@ class CopyElsewhere:
     backup: str
     """The newest backup that both have."""
     from_there: bool
-    """Whether it is fetched from there; otherwise that pool fetches it, or it is sent to that repository."""
+    """Whether this server fetches it from that pool; otherwise that pool fetches it from here, or it is sent to that repository."""
     kind: str = REPLICA
     """Its section in the configuration."""
 

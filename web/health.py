@@ -37,7 +37,7 @@ from web.source import RequestContext, logged_in_viewer, public, source, stale_a
 
 
 def metrics_text(source: RequestContext) -> bytes:
-    """Returns all of them in the order of the table, in Prometheus's text format."""
+    """Returns all metrics in the order of the table, in Prometheus's text format."""
     samples = MetricSamples(source.config.name)
     for collect in (_itself, _hosts, _backups, _filesystem, _expiries, _alarms, _verdict):
         collect(samples, source)
@@ -134,7 +134,7 @@ class RequestNumbers:
                 self._sums[view] = self._sums.get(view, 0.0) + seconds
 
     def text(self) -> bytes:
-        """Returns them in Prometheus' text format."""
+        """Returns the numbers in Prometheus's text format."""
         samples = MetricSamples(None, _METRICS)
         with self._lock:
             for labels, count in self._requests.items():
@@ -147,7 +147,7 @@ class RequestNumbers:
 
 
 def _add_process(samples: MetricSamples) -> None:
-    """Without /proc there are fewer metrics."""
+    """Adds the numbers of this process. Without /proc there are fewer."""
     samples.add(_CPU, time.process_time())
     samples.add(_MOST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     try:

@@ -31,7 +31,7 @@ class LogRun:
     """One attempt to back up one host, and rsync's output. Text from the host is unchanged: display it with `shown`."""
 
     id: int
-    """A run that started later has a higher one."""
+    """A run that started later has a higher id."""
     host: str
     """The host's name."""
     started: datetime
@@ -43,7 +43,7 @@ class LogRun:
     outcome: str
     """One of RUN_OUTCOMES, or running, or killed."""
     backup: str | None
-    """The backup that it made; null: no final one."""
+    """The backup that it made; null: no final backup."""
     night: bool
     """Whether it belongs to a run over all hosts."""
     attempts: int
@@ -63,7 +63,7 @@ class LogRun:
     received_bytes: int | None
     """Bytes received over the connection."""
     rsync_version: str | None
-    """The version of rsync on the server."""
+    """The version of rsync on this server."""
     protocol: int | None
     """The version of rsync's protocol that both sides used."""
 

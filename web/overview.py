@@ -63,7 +63,7 @@ class Urgent:
     head: str
     """Its title."""
     text: str
-    """It may come from files and programs."""
+    """The problem; it may contain text from files and programs."""
     since: datetime | None
     """When it was last known; null: never, or it does not apply."""
     command: str

@@ -109,7 +109,7 @@ def which_of_request(name: str) -> str | None:
     if not backup:
         return None
     if not WHICH_BACKUP.fullmatch(backup):
-        abort(400, "write a backup like 2026-11-20T220003Z, as the beginning of that, or as latest")
+        abort(400, "name a backup like 2026-11-20T220003Z, by the start of such a name, or as latest")
     return backup
 
 

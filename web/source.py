@@ -178,7 +178,7 @@ def public(view: View) -> View:
 
 
 def operator_only(view: View) -> View:
-    """For a viewer without the right: aborts with 403, because he may know that the page exists, and whom to ask."""
+    """Marks a view for operators: a viewer gets 403, because the existence of the page is no secret."""
 
     @wraps(view)
     def guarded(*words: Any, **named: Any) -> Any:

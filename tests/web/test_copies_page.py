@@ -171,7 +171,7 @@ def test_the_first_pool_tells_what_others_said_that_they_have(tmp_path: Path) ->
     with write(tmp_path, [HostConfig(name, paths=("/etc",)) for name in ("web1", "new1")], [backup("web1", EVENING)]) as catalogue:
         catalogue.set_fact(COPIES, copies_text(KnownCopies({}, {"disk": {"web1": NEWEST}})))
     visitor = client(tmp_path)
-    assert f"Also on <b>disk</b>: the newest known copy there is {NEWEST}" in visitor.get("/hosts/web1").text
+    assert f"Also on <b>disk</b>: the newest known copy is {NEWEST}" in visitor.get("/hosts/web1").text
     assert '/hosts/web1/run"' in visitor.get("/hosts/web1").text
     assert "disk has copies of 1 host; 1 host without a copy elsewhere." in visitor.get("/").text
     assert visitor.get("/api/v1/copies").json["uncovered"] == ["new1"]  # type: ignore[index]

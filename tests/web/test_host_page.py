@@ -73,7 +73,7 @@ def words(page: str) -> str:
 
 def test_a_host_that_is_left_out_is_not_said_to_have_had_a_bad_run(olga: FlaskClient) -> None:
     page = olga.get("/hosts/web3").text
-    assert "It is not backed up until its configuration is corrected; the newest complete backup began 11h ago" in words(page)
+    assert "This host is not backed up until its configuration is corrected; the newest complete backup began 11h ago" in words(page)
     assert "its configuration has a mistake: `backupd check` shows it" in words(page)
     assert "The newest run" not in words(page)
     assert "web3.toml" not in page
@@ -133,7 +133,7 @@ def test_links_lead_to_the_files(olga: FlaskClient) -> None:
 
 def test_a_host_that_is_not_configured_any_more_says_so(olga: FlaskClient) -> None:
     shown = words(olga.get("/hosts/old1").text)
-    assert "It is not configured: nothing is backed up, and its backups are kept" in shown
+    assert "This host is not configured: nothing is backed up, and its backups are kept" in shown
     assert "no retention policy" in shown
     assert "Run now" not in shown
 
@@ -186,7 +186,7 @@ def test_only_operators_are_offered_and_given_what_changes_something(state: Path
 def test_each_question_says_what_will_happen(olga: FlaskClient) -> None:
     newest, kept = backup_name(EVENING), backup_name(NIGHTS[3])
     assert "even outside its window" in words(olga.get("/hosts/web1/run").text)
-    assert "While held, it does not expire" in words(olga.get(f"/hosts/web1/hold?backup={newest}").text)
+    assert "A held backup does not expire" in words(olga.get(f"/hosts/web1/hold?backup={newest}").text)
     assert "From now on the retention applies again" in words(olga.get(f"/hosts/web1/release?backup={kept}").text)
     assert "Once accepted, it counts as complete" in words(olga.get(f"/hosts/web2/accept?backup={newest}").text)
 

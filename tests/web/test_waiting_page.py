@@ -70,14 +70,14 @@ def site(_shared_mount: Path) -> Iterator[Site]:
 
 def test_the_page_of_a_backup_that_waits_says_for_what(site: Site) -> None:
     page = site.page(f"/jobs/{site.jobs['next']}")
-    assert "It waits for a free slot: 1 of 1 in use by requested backups. Also waiting: 1 other backup." in page
+    assert "The backup waits for a free slot: 1 of 1 in use by requested backups. Also waiting: 1 other backup." in page
     assert "Nothing yet" not in page
     assert "It waits" not in site.page(f"/jobs/{site.jobs['busy']}")
 
 
 def test_who_sees_one_host_is_told_that_it_waits_and_of_no_others(site: Site) -> None:
     page = site.page(f"/jobs/{site.jobs['next']}", CUSTOMER)
-    assert "It waits for a free slot" in page
+    assert "The backup waits for a free slot" in page
     assert "Waiting besides" not in page
 
 

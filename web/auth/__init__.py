@@ -69,7 +69,7 @@ class Token:
 def checked_name(name: str) -> str:
     """Returns the name. Raises UsageError if it is not a valid user name."""
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name} is not a name for a user", "use letters and digits, and . _ @ - after the first, at most 64")
+        raise UsageError(f"{name} is not a valid user name", "use at most 64 letters and digits; after the first also . _ @ and -")
     return name
 
 

@@ -34,9 +34,11 @@ def cookie_key(data: Path) -> bytes:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             key = file.read(_LENGTH + 1)
     except OSError as error:
-        raise OperatorError(f"{path} cannot be used: {error.strerror}", "it belongs to the dashboard's user; see --data") from error
+        raise OperatorError(
+            f"{path} cannot be used: {error.strerror}", "run the dashboard as the owner of that folder; see --data"
+        ) from error
     if len(key) != _LENGTH:
-        raise OperatorError(f"{path} is not a key of {_LENGTH} bytes", "remove it; all users then log in again")
+        raise OperatorError(f"{path} is not a key of {_LENGTH} bytes", "remove the file; all users then have to log in again")
     return key
 
 

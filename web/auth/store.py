@@ -48,7 +48,7 @@ CREATE TABLE secret (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 _OF_USERS = "name, role, hosts, hash, user.created, user.changed"
 _OF_SESSIONS = "session.key, session.user, session.created, session.seen, address, browser"
 _OF_TOKENS = "name, role, hosts, created, used"
-_OWNER = "it belongs to the login service's user; see --users"
+_OWNER = "run this as root or as the login service's user; see --users"
 _DAMAGED = ("is damaged", "restore it from a backup, or remove it and add the users again: btrkeep-web user add")
 _MEANINGS = {
     sqlite3.SQLITE_NOTADB: _DAMAGED,
@@ -56,9 +56,9 @@ _MEANINGS = {
     sqlite3.SQLITE_READONLY: ("cannot be written", _OWNER),
     sqlite3.SQLITE_CANTOPEN: ("cannot be opened", _OWNER),
     sqlite3.SQLITE_PERM: ("cannot be opened", _OWNER),
-    sqlite3.SQLITE_FULL: ("cannot be written: the disk is full", "free some space there"),
+    sqlite3.SQLITE_FULL: ("cannot be written: the disk is full", "free some space on that disk"),
     sqlite3.SQLITE_IOERR: ("cannot be read or written", "check dmesg for disk errors, and whether the disk is full"),
-    sqlite3.SQLITE_BUSY: ("is locked by another program", "`fuser -v` on the file shows which"),
+    sqlite3.SQLITE_BUSY: ("is locked by another program", "`fuser -v` on the file shows the program"),
 }
 """The message and hint by primary result code (https://www.sqlite.org/rescode.html); any other is a bug."""
 
@@ -87,7 +87,8 @@ class Store:
                 connection.execute(f"PRAGMA user_version = {VERSION}")
             elif version != VERSION:
                 raise OperatorError(
-                    f"{self.path} was written by another version of btrkeep (format {version}, not {VERSION})", "use that version"
+                    f"{self.path} was written by another version of btrkeep (format {version}, not {VERSION})",
+                    "run the version that wrote it",
                 )
 
     @contextmanager

@@ -83,7 +83,9 @@ def _parsed(text: str) -> Listen:
     try:
         return parse_listen(text)
     except ValueError:
-        raise UsageError(f"--listen {text}: this is not an address and port", "such as 127.0.0.1:8765 or [::1]:8765") from None
+        raise UsageError(
+            f"--listen {text}: this is not an address and port", "write it like 127.0.0.1:8765 or [::1]:8765"
+        ) from None
 
 
 def warm(app: Flask) -> None:

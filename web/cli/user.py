@@ -48,7 +48,7 @@ def add(ctx: click.Context, name: str, role: str | None, hosts: str | None) -> N
     limits = parse_hosts(hosts)
     with opened(ctx) as store:
         if store.user(checked_name(name)):
-            raise UsageError(f"there is a user {name} already", f"btrkeep-web user change {name}, or user passwd {name}")
+            raise UsageError(f"there is a user {name} already", f"change it: btrkeep-web user change {name}, or user passwd {name}")
         now = datetime.now(UTC)
         if not store.add_user(User(name, role or "viewer", limits, hashed(_password(name)), now, now)):
             raise UsageError(f"there is a user {name} already")

@@ -109,12 +109,12 @@ class HistoryPage:
 
 @dataclass(frozen=True, slots=True)
 class NeighbouringBackups:
-    """Names of backups: the newest one before the change in which a path is different, and the first one after it in which it is
-    different again.
-    """
+    """The nearest backups in which a path is different."""
 
     before: str | None
+    """The newest backup before the path changed; None: none."""
     after: str | None
+    """The first backup after its next change; None: none."""
 
 
 def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since: str | None = None) -> HistoryPage:

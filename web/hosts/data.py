@@ -174,7 +174,7 @@ def row_of(
     replica: str | None = None,
     unknown: UnknownSpans = (),
 ) -> HostRow:
-    """Returns a host as `backupd status` reports it. Of one that is not configured (None) only the backups are known: none is due.
+    """Returns a host as `backupd status` reports it. Of an unconfigured host (None) only the backups are known: none is due.
 
     `replica`: the replica that fetches it from another pool; then this pool does not back it up, configured or not.
     """
@@ -244,7 +244,7 @@ def visible_to(viewer: Viewer, rows: Iterable[HostRow]) -> list[HostRow]:
 
 
 def state_counts(rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
-    """Returns the number of hosts in each state; unknown ones, and those that this pool does not back up, only if there are any."""
+    """Returns the number of hosts in each state. Hosts in unusual states are only counted if there are any."""
     counts = Counter(row.state for row in rows)
     return tuple((state, counts[state]) for state in ALL_STATES if state in _ALWAYS_SHOWN or counts[state])
 

@@ -1,8 +1,8 @@
 """One host: its state, its settings, its backups and why each is kept, its runs.
 
-The rules of expiry decide, from the catalogue's rows, why a backup is kept. Two facts are only in the pool: that a host was given
-up (`backupd forget`), and that a backup was deleted by hand. Then rows and rules disagree, `in_doubt` reports it, and the page can
-ask the root service (`exact`).
+The rules of expiry decide, from the catalogue's rows, why a backup is kept. Two facts are only in the pool: that an administrator
+forgot a host (`backupd forget`), or deleted a backup. Then rows and rules disagree, `in_doubt` reports it, and the page can ask the
+root service (`exact`).
 """
 
 import json
@@ -108,7 +108,7 @@ class HostPage:
     retention: str
     """The rules, in words."""
     in_doubt: bool
-    """Whether a crash of the server may have damaged some of its backups."""
+    """Whether a backup has expired although the rules would keep it now: only the pool itself shows why."""
     calendar: Calendar
     """Its calendar."""
     runs: tuple[LogRun, ...]
@@ -237,7 +237,7 @@ def _retention(row: HostRow, policy: Retention | None, command: str) -> str:
     if policy:
         return f"{policy_words(policy)}, set by the replica" if row.state == COPY else policy_words(policy)
     if row.state == COPY:
-        return f"that of the replica, unknown here: backups may expire there; `{command} {row.host}` shows it"
+        return f"set by the replica, and not known to the dashboard: `{command} {row.host}` shows it, and which backups expire"
     return "not configured, so everything is kept"
 
 
@@ -271,17 +271,17 @@ def sentence(row: HostRow, config: HostConfig | None) -> str:
         else "there is no complete backup yet"
     )
     if row.state == COPY:
-        return f"It is a copy: its backups are fetched from another pool, and nothing is backed up here; {ago}."
+        return f"This host is a copy: its backups are fetched from another pool, and nothing is backed up here; {ago}."
     if row.state == UNCONFIGURED or config is None:
-        return f"It is not configured: nothing is backed up, and its backups are kept; {ago}."
+        return f"This host is not configured: nothing is backed up, and its backups are kept; {ago}."
     if config.fault:
-        return f"It is not backed up until its configuration is corrected; {ago}."
+        return f"This host is not backed up until its configuration is corrected; {ago}."
     if row.state == "suspect":
         return f"The newest backup lost or missed too much, so it does not count until an operator accepts it; {ago}."
     if row.state == "failing":
         return f"The newest run made no complete backup; {ago}."
     if row.state == "late":
-        return f"It is late: {ago}, and a backup is due every {format_duration(config.every)}."
+        return f"This host is late: {ago}, and a backup is due every {format_duration(config.every)}."
     if row.state == UNKNOWN:
         return f"A backup was due at a time whose runs are unknown, because the catalogue was lost; it may have failed; {ago}."
     end = "" if config.enabled else ", and it is not enabled, so nothing is due"

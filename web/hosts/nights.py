@@ -98,11 +98,14 @@ def best(outcomes: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KnownPeriod:
-    """What is known about a host: since when it exists (None: unknown), the periods for which runs are unknown, and its window."""
+    """What the catalogue has about the past of a host."""
 
     since: datetime | None = None
+    """When the host was first seen; None: unknown."""
     unknown: Sequence[tuple[datetime, datetime]] = ()
+    """The periods whose runs are unknown."""
     window: Window | None = None
+    """The host's window."""
 
     def without_a_run(self, begin: datetime, end: datetime, zone: ZoneInfo) -> str:
         """Returns the outcome of a night for which neither a run nor a backup is known."""

@@ -73,11 +73,14 @@ class NightView:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """The position of a waiting backup: the number of places taken, and of other backups that wait."""
+    """The position of a waiting backup."""
 
     places: int
+    """Number of slots for requested backups."""
     taken: int
+    """Number of slots in use."""
     waiting: int
+    """Number of other backups that wait."""
 
 
 @dataclass(frozen=True, slots=True)

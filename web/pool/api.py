@@ -71,7 +71,7 @@ class Expiries:
 def filesystem_of(asked: ApiRequest) -> str:
     """Returns the pool's UUID. Raises OperatorError as long as it is not published."""
     if asked.source.config.filesystem is None:
-        raise OperatorError("the pool has no samples yet", "`backupd sample` takes one")
+        raise OperatorError("the pool has no samples yet", "`backupd sample` takes a sample")
     return asked.source.config.filesystem
 
 

@@ -23,7 +23,7 @@ class BalanceRun:
     """A run of `btrfs-balancer run`. Sizes are bytes."""
 
     id: int
-    """A run that started later has a higher one."""
+    """A run that started later has a higher id."""
     state: str
     """Its outcome, or running, or killed."""
     why: str | None
@@ -53,7 +53,7 @@ class BalanceRun:
     current: int | None
     """Logical address of the block group that it relocates now; null: none."""
     score_before: float | None
-    """The score at its begin; null: unknown."""
+    """The score at its start; null: unknown."""
     score_after: float | None
     """The score at its end; null: unknown."""
 

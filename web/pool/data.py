@@ -152,7 +152,7 @@ class Trend:
     """The pool over time."""
 
     since: datetime
-    """The begin of the period."""
+    """The start of the period."""
     until: datetime
     """Its end."""
     days: int

@@ -22,7 +22,7 @@ class ExpiryRun:
     """A run of `backupd expire`. Counts are backups, except `left_out`."""
 
     id: int
-    """A run that started later has a higher one."""
+    """A run that started later has a higher id."""
     state: str
     """Its outcome, or running, or killed."""
     started: datetime
@@ -36,13 +36,13 @@ class ExpiryRun:
     marked: int
     """Number of backups that it marked for deletion."""
     revived: int
-    """That were marked and are kept after all."""
+    """Number of backups that were marked, and are kept again."""
     deleted: int
     """Deleted so far."""
     left_out: int
     """Number of hosts that it skipped."""
     waiting: int | None
-    """Deleted subvolumes that wait for the cleaner, as last measured; null: not known, as below."""
+    """Deleted subvolumes that wait for the cleaner, as last measured; null: unknown."""
     most_waiting: int | None
     """The highest `waiting`."""
     rate: float | None

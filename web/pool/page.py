@@ -52,7 +52,7 @@ def filesystem() -> str:
     """Returns the UUID of the samples; aborts with 404 if it is unknown."""
     identifier = source().config.filesystem
     if identifier is None:
-        abort(404, f"the pool has no samples yet: `{backupd()} sample` takes the first one")
+        abort(404, f"the pool has no samples yet: `{backupd()} sample` takes the first sample")
     return identifier
 
 
@@ -195,7 +195,7 @@ def picture_latest() -> Response:
     """
     gallery = painter().states.gallery(source().config.filesystem)
     if not gallery.recorded:
-        abort(404, f"there is no picture yet: `btrfs-heatmap nightly {pool_option()}` makes one")
+        abort(404, f"there is no picture yet: `btrfs-heatmap nightly {pool_option()}` draws the first")
     return picture(painter(), gallery, gallery.recorded[-1], wish_of(request.args))
 
 

@@ -54,15 +54,16 @@ class RestoreForm:
 
 @dataclass(frozen=True, slots=True)
 class ByHand:
-    """The commands to type by hand. `file`: the file on the host that allows keys; `restore_line` and `line`: the starts of the
-    lines of the restore key, and of the key for backups while that may write; `server`: the command of the backup server that
-    restores the same files without the host's help.
-    """
+    """What an administrator types without the dashboard."""
 
     file: str
+    """The file with the host's authorized keys."""
     restore_line: str
+    """The start of the restore key's line in it."""
     line: str
+    """The start of the line of the key for backups while that key may write."""
     server: str
+    """The command that restores the same files to the backup server, without the host's help."""
 
 
 def by_hand(wish: RestoreForm, address: str, program: str) -> ByHand:
