@@ -45,7 +45,8 @@ configuration. Run it again to upgrade. Nothing runs automatically without --ena
                   and listen for the dashboard
   --web POOL      start the dashboard of the pool POOL, now and at every boot
   --rebuild       build again even if this version is installed
-  --no-packages   install no Debian packages (they are installed, or this is not Debian)
+  --no-packages   install no Debian packages (they are already installed, or this is
+                  not Debian)
   --wheels DIR    take the Python packages from the folder DIR, not from the network
   --offline       use no network; missing packages are listed, and nothing is changed
   --fetch-wheels DIR
@@ -187,7 +188,7 @@ lock() {
     # Not the folder itself: any user who may read it could lock it.
     (umask 077 && : >>"$LOCK_FILE")
     exec {LOCK}<"$LOCK_FILE"
-    flock -n "$LOCK" || fail "another install.sh is running"
+    flock -n "$LOCK" || fail "another install.sh is running" "wait until it ends, then run this again"
 }
 
 # --- steps ----------------------------------------------------------------------------------------------------------------------
@@ -350,7 +351,7 @@ build_failed() {
     fail "$1" "$2"
 }
 
-# Which of the programs there are: those of setup.py.
+# A link for each of the programs that setup.py defines.
 step_programs() {
     local program
     for program in "${PROGRAMS[@]}"; do
@@ -361,7 +362,7 @@ step_programs() {
     done
 }
 
-# Where a file of systemd/ belongs; nothing for one that is not installed. Those of the administrator, in /etc, come before ours.
+# The target of a file of systemd/; empty if it is not installed. Units of the administrator, in /etc, take precedence.
 place_of() {
     case $1 in
     *sysusers.d/*.conf) echo "$LIB/sysusers.d/${1##*/}" ;;
@@ -386,7 +387,7 @@ step_manuals() {
     done
 }
 
-# What a host gets; here it does nothing.
+# The files for hosts. Nothing uses them on this machine.
 step_source() {
     put backupd/source/btrkeep_source.py "$SHARE/btrkeep/btrkeep-source"
     put backupd/source/completion.bash "$SHARE/btrkeep/btrkeep-source.bash"
@@ -455,13 +456,13 @@ pools() {
 # A catalogue is migrated when it is opened, and a copy of the old one stays beside it. Better now than at night. This also publishes
 # the current configuration for the dashboard.
 step_catalogues() {
-    local pool said
+    local pool output
     [ -z "$DRY_RUN" ] || return 0
     while read -r pool; do
-        if ! said=$("$CURRENT/bin/python" -I -c "$OPEN_CATALOGUE" "$pool" "${WEB[@]}" 2>&1); then
-            attention "could not migrate the catalogue of $pool: $(tail -n 1 <<<"$said")"
-        elif [ -n "$said" ]; then
-            note "$said"
+        if ! output=$("$CURRENT/bin/python" -I -c "$OPEN_CATALOGUE" "$pool" "${WEB[@]}" 2>&1); then
+            attention "could not migrate the catalogue of $pool: $(tail -n 1 <<<"$output")"
+        elif [ -n "$output" ]; then
+            note "$output"
         fi
     done < <(pools)
 }
@@ -469,7 +470,7 @@ OPEN_CATALOGUE='
 import sys
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli.output import print_commands_as, with_calls
-from btrkeep.config import load, point, publish
+from btrkeep.config import load, renew_state_link, publish
 from btrkeep.errors import OperatorError
 name, *shown = sys.argv[1:]
 print_commands_as("backupd", f"backupd --pool {name}")
@@ -480,7 +481,7 @@ try:
         before = {*state.glob("catalogue.sqlite.before-*")}
         with Catalogue.open(state) as catalogue:
             publish(config, catalogue)
-        point(config)
+        renew_state_link(config)
         for copy in sorted({*state.glob("catalogue.sqlite.before-*")} - before):
             print(f"migrated the catalogue of {name}; the previous one: {copy}")
 except OperatorError as error:
@@ -493,8 +494,8 @@ except OperatorError as error:
 step_daemons() {
     local unit
     has_systemd || return 0
-    act systemctl stop --quiet 'btrkeep-serve@*.service' || attention "the old btrkeep-serve@ did not stop"
-    act systemctl stop --quiet 'btrkeep-login@*.service' || attention "the old btrkeep-login@ did not stop"
+    act systemctl stop --quiet 'btrkeep-serve@*.service' || attention "could not stop the old btrkeep-serve@: systemctl status 'btrkeep-serve@*'"
+    act systemctl stop --quiet 'btrkeep-login@*.service' || attention "could not stop the old btrkeep-login@: systemctl status 'btrkeep-login@*'"
     while read -r unit; do
         unit=${unit##*/}
         act systemctl try-restart "${unit/@./@*.}" || attention "$unit did not start again: systemctl status '${unit/@./@*.}'"
@@ -559,14 +560,14 @@ step_timers() {
 
 # Prints the unit's own error, such as a port that is in use.
 no_dashboard() {
-    local said
+    local reason
     SILENT+=("$1")
-    said=$(journalctl --quiet --boot --output cat --unit "btrkeep-web@$1.service" --identifier btrkeep-web --lines 2 2>/dev/null) || true
-    attention "btrkeep-web@$1.service does not start${said:+:
-$said}"
+    reason=$(journalctl --quiet --boot --output cat --unit "btrkeep-web@$1.service" --identifier btrkeep-web --lines 2 2>/dev/null) || true
+    attention "btrkeep-web@$1.service does not start${reason:+:
+$reason}"
 }
 
-# Before anything is changed: the pools must be configured.
+# Checks, before anything is changed, that the pools are configured.
 see_pools() {
     local pool
     [ "${#ENABLE[@]}" -eq 0 ] || command -v systemctl >/dev/null || fail "--enable needs systemd, which is not installed" "let cron run \`backupd run\`"
@@ -598,7 +599,7 @@ uninstall() {
     ! has_systemd || act systemctl daemon-reload
     ! has_systemd || act systemctl reset-failed 'btrkeep-*'
     ! has_systemd || act systemctl stop btrkeep.slice # nothing is in it any more
-    say_what_is_left
+    list_kept_files
 }
 
 # Timers first, so that nothing starts during the removal. Without a running systemd only their links are removed.
@@ -628,7 +629,7 @@ remove_empty_folders() {
     find /run/btrkeep -depth -type d -empty -delete 2>/dev/null || true
 }
 
-say_what_is_left() {
+list_kept_files() {
     local path
     if [ -n "$DRY_RUN" ]; then
         note "would be kept:"
@@ -646,12 +647,12 @@ say_what_is_left() {
 
 # --- all of it ------------------------------------------------------------------------------------------------------------------
 
-say_what_is_next() {
+print_next_steps() {
     [ -z "$DRY_RUN" ] || return 0
     note "btrkeep is installed: $("$BIN/backupd" --version)"
     [ "${#ENABLE[@]}" -eq 0 ] || [ "$STATUS" -ne 0 ] || ! has_systemd || note "The timers are on: systemctl list-timers 'btrkeep-*'"
-    say_about_the_dashboard
-    say_what_is_off
+    print_dashboard_address
+    print_disabled_timers
     [ "${#ENABLE[@]}" -eq 0 ] && ! compgen -G "/etc/systemd/system/*.wants/btrkeep-*" >/dev/null || return 0
     note "To start: backupd setup"
     note "The documentation: $DOCUMENTS/index.html, man backupd, man btrkeep.toml"
@@ -659,7 +660,7 @@ say_what_is_next() {
 }
 
 # Configured pools without timers, as after uninstalling and installing again.
-say_what_is_off() {
+print_disabled_timers() {
     local file pool
     [ -n "$(timers)" ] || return 0
     for file in "$CONFIGURATIONS"/*.toml; do
@@ -671,7 +672,7 @@ say_what_is_off() {
 }
 
 # A new dashboard has no users.
-say_about_the_dashboard() {
+print_dashboard_address() {
     local pool
     for pool in "${WEB[@]}"; do
         [[ " ${SILENT[*]} " != *" $pool "* ]] || continue
@@ -759,4 +760,4 @@ see_pools
 for step in "${STEPS[@]}"; do
     "step_$step"
 done
-say_what_is_next
+print_next_steps

@@ -1,4 +1,4 @@
-"""What is installed, under which names, and what it needs. The tools' settings are in pyproject.toml."""
+"""The packages, programs and requirements of an installation. The tools' settings are in pyproject.toml."""
 
 import re
 from pathlib import Path
@@ -10,11 +10,11 @@ HERE = Path(__file__).resolve().parent
 
 
 def version() -> str:
-    """The version that btrkeep/__init__.py states, read without importing it: nothing is installed yet."""
+    """Returns the version in btrkeep/__init__.py, read without an import, because nothing is installed yet."""
     text = (HERE / "btrkeep" / "__init__.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
     if not match:
-        raise ValueError("btrkeep/__init__.py states no __version__")
+        raise ValueError("btrkeep/__init__.py has no __version__")
     return match[1]
 
 

@@ -98,7 +98,7 @@ FACTS: Mapping[CauseCode, Mapping[str, type]] = {
     CauseCode.MAX_MEMORY: _EXCEEDED,
     CauseCode.QUOTA: _EXCEEDED,
 }
-"""The facts that belong to a code; none for missing codes. Shares are fractions; `line` is a line of rsync or
+"""The facts of each code; a code that is missing here has no facts. Shares are fractions; `line` is a line of rsync or
 btrkeep-source, printed by a host.
 """
 _ADDED_LATER = {(CauseCode.RSYNC_UNFINISHED, "line"): "", (CauseCode.RSYNC_FAILED, "line"): ""}
@@ -121,7 +121,7 @@ class Cause:
 
 
 def cause_of(stored_cause: object) -> Cause | None:
-    """Parses what `as_json` has written. Returns None for an unknown or invalid cause."""
+    """Parses an object written by `as_json`. Returns None for an unknown or invalid cause."""
     if not isinstance(stored_cause, dict):
         return None
     try:
@@ -152,7 +152,7 @@ _MOST_TIMES = 100_000
 
 
 class ConditionKind(StrEnum):
-    """What was wrong, the most serious first. The meaning of a code in backup.json never changes."""
+    """The kinds of conditions, the most serious first. The meaning of a code in backup.json never changes."""
 
     DELETIONS_SKIPPED = "deletions-skipped"
     EMPTIED = "emptied"

@@ -31,8 +31,8 @@ class Clock:
     """The time at which it starts; None: it shows the real time."""
     _begun: float = field(default_factory=elapsed)
 
-    def tells_nights(self, *, rehearsal: bool) -> bool:
-        """Returns True for the real clock. Nights of a rehearsal do not use it."""
+    def is_pool_time(self, *, rehearsal: bool) -> bool:
+        """Returns True if this clock shows the pool's time: always, except for the real clock in a rehearsal pool."""
         return self.start is not None or not rehearsal
 
     def now(self) -> datetime:

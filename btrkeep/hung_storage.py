@@ -79,7 +79,7 @@ def require_lookup(path: Path) -> None:
 def _answers_to(words: tuple[str, ...], path: Path) -> bool:
     if _is_silent(path):
         return False
-    answered = _asked(words, path)
+    answered = _ends_in_time(words, path)
     if answered:
         _silent.pop(path, None)
     else:
@@ -91,7 +91,7 @@ def _is_silent(path: Path) -> bool:
     return any(time.monotonic() - _silent.get(above, -_SILENT_FOR) < _SILENT_FOR for above in (path, *path.parents))
 
 
-def _asked(words: tuple[str, ...], path: Path) -> bool:
+def _ends_in_time(words: tuple[str, ...], path: Path) -> bool:
     try:
         pid = os.posix_spawnp(words[0], (*words, path), os.environ, file_actions=_QUIET)
     except OSError:

@@ -1,5 +1,5 @@
-"""What /proc and /sys report about the machine and this process: boot, mounts, pressure, capabilities. For other processes:
-btrkeep.process.proc. Capabilities are from CapEff of /proc/self/status, and uid_map: in its own user namespace a process may have
+"""Reads from /proc and /sys: the boot, mounts, pressure, and this process's capabilities. btrkeep.process.proc reads about other
+processes. Capabilities are from CapEff of /proc/self/status, and uid_map: in its own user namespace a process may have
 all capabilities, but CAP_SYS_ADMIN and CAP_MKNOD do not count for a filesystem that was mounted outside of it, and ids of other
 users may not exist there.
 """

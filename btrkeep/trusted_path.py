@@ -81,8 +81,9 @@ def untrusted_config(main: Path) -> UntrustedStep | None:
 
 
 def untrusted_state(folder: Path) -> UntrustedStep | None:
-    """Returns the same for a state folder: a user who may write there, or replace it, can replace the files that root writes, and
-    SQLite opens them by their path. Without root's rights nothing is checked. Raises OSError.
+    """Returns the first part of a state folder's path that a user other than root could replace or write to, or None: such a user
+    can replace the files that root writes, and SQLite opens them by their path. Without root's rights nothing is checked. Raises
+    OSError.
     """
     return None if os.geteuid() else untrusted_step(folder.absolute())
 

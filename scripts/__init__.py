@@ -1,1 +1,1 @@
-"""Tools for who works on btrkeep; nothing of it is installed."""
+"""Tools for the development of btrkeep; they are not installed."""

@@ -1,13 +1,13 @@
-# The ground that install.sh, test.sh and demo.sh stand on: Debian packages and a virtual environment. To be sourced by bash, from the top folder.
+# Shared by install.sh, test.sh and demo.sh: Debian packages and a virtual environment. To be sourced by bash, from the top folder.
 #
-#   need_apt [dev|run] installs those of PACKAGES that are missing, with "dev" those of DEV_PACKAGES too, with "run" only those of
-#                      RUN_PACKAGES (as root; otherwise it says what is missing and goes on)
-#   need_venv [dev]    makes .venv, or makes it again when setup.py or pyproject.toml changed; "dev" adds the tools for development
+#   need_apt [dev|run] installs the missing packages of PACKAGES, with "dev" also those of DEV_PACKAGES, with "run" only those of
+#                      RUN_PACKAGES (as root; other users get a list of the missing packages, and the script continues)
+#   need_venv [dev]    makes .venv, or makes it again after a change of setup.py or pyproject.toml; "dev" adds the tools for development
 #   VENV               the environment's folder
 #
 # shellcheck shell=bash
 
-# What the programs call, with what the demonstration calls, and what only the tests call. Nothing else lists packages.
+# The packages that the programs need, the demonstration in addition, and only the tests. No other file lists packages.
 RUN_PACKAGES=(rsync bubblewrap btrfs-progs openssh-client python3-venv util-linux mount)
 PACKAGES=("${RUN_PACKAGES[@]}" openssh-server acl attr e2fsprogs libcap2-bin procps sqlite3 git)
 DEV_PACKAGES=(btrfs-heatmap chromium curl fuse3 groff-base libnbd-bin man-db mariadb-client mariadb-server-core mmdebstrap nbdkit nftables patch postgresql prometheus rclone restic rsnapshot shellcheck systemd-container unzip)
@@ -29,7 +29,7 @@ apt_get() {
     DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" </dev/null >&2
 }
 
-# Fetching the lists takes longer than most installations: only when an installation without them does not succeed.
+# Fetches the package lists only if an installation without them fails, because that takes longer than most installations.
 install_packages() {
     apt_get install -y --no-install-recommends "$@" 2>/dev/null && return
     apt_get update
@@ -54,7 +54,7 @@ need_apt() {
         return
     fi
     say "installing: ${missing[*]}"
-    # The programs of PostgreSQL are wanted here, not a server: Debian's package creates a cluster and starts it, unless told otherwise.
+    # Only the programs of PostgreSQL are needed: without this setting, Debian's package creates a cluster and starts its server.
     if [[ " ${missing[*]} " == *" postgresql "* ]] && [ ! -e /etc/postgresql-common/createcluster.conf ]; then
         mkdir -p /etc/postgresql-common
         printf 'create_main_cluster = false\n' >/etc/postgresql-common/createcluster.conf
@@ -67,11 +67,11 @@ need_apt() {
         return 1
     fi
     rm -f "$log"
-    # The program promtool is wanted here, not a server.
+    # Only the program promtool is needed, not the server.
     if [[ " ${missing[*]} " == *" prometheus "* ]] && [ -d /run/systemd/system ]; then
         systemctl disable --now --quiet prometheus.service 2>/dev/null || true
     fi
-    # The program sshd is wanted here, not a server that listens on this machine from now on.
+    # Only the program sshd is needed, not a server that listens on this machine.
     if [[ " ${missing[*]} " == *" openssh-server "* ]] && [ -d /run/systemd/system ]; then
         systemctl disable --now --quiet ssh.service ssh.socket 2>/dev/null || true
         say "openssh-server was installed for its program; its service is off (to enable it: systemctl enable --now ssh)"
@@ -104,7 +104,7 @@ pip_locked() {
         -r "scripts/requirements/$3.txt" "${@:4}" </dev/null
 }
 
-# install_locked PYTHON LOCK [OPTIONS...]: and before, what builds those that come as source.
+# install_locked PYTHON LOCK [OPTIONS...]: installs them, after the tools that build packages from source.
 install_locked() {
     pip_locked "$1" install build "${@:3}" && pip_locked "$1" install "$2" "${@:3}"
 }
@@ -127,9 +127,9 @@ need_venv() {
     python=$(ground_python)
     fingerprint=$(ground_fingerprint "$python")
     venv_is_current "$fingerprint" "$extra" && return
-    exec {lock}<"$GROUND_TOP"       # two at once: the second one waits, and finds it made
+    exec {lock}<"$GROUND_TOP"       # a second process waits, and then finds it complete
     flock "$lock"
-    # Whatever the umask here is: what runs without rights uses it too.
+    # Readable for all users, whatever the umask is, because unprivileged processes use it, too.
     venv_is_current "$fingerprint" "$extra" || (umask 022 && make_venv "$python" "$fingerprint" "$extra")
     exec {lock}<&-
 }

@@ -3,12 +3,12 @@
 #
 # Runs the linter, the formatter and mypy on everything; with --changed mypy checks only the files that differ from origin/main
 # (without it, from main) or are not committed. It needs the virtual environment that ./test.sh makes. The exit status is 1 if one of
-# them reports something.
+# the tools reports a problem.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 python=.venv/bin/python
 
-# The Python files that mypy is asked about, with a zero byte after each; not setup.py, for setuptools has no types here.
+# The Python files for mypy, each followed by a zero byte; without setup.py, because setuptools has no types here.
 changed() {
     local since
     since=$(git merge-base HEAD origin/main 2>/dev/null || git merge-base HEAD main 2>/dev/null || git rev-parse HEAD)

@@ -1,8 +1,8 @@
 #!/bin/bash
 # scripts/lock.sh [--upgrade] [--audit] [--help]
 #
-# Writes scripts/requirements/*.txt: for each package that is installed the version, and the SHA-256 of every file it may come as. And
-# scripts/requirements/sbom.cdx.json: the software bill of materials of what install.sh installs (CycloneDX).
+# Writes scripts/requirements/*.txt, with the version of each package and the SHA-256 of each of its files, and
+# scripts/requirements/sbom.cdx.json, the software bill of materials of an installation by install.sh (CycloneDX).
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 # shellcheck source=scripts/ground.sh
@@ -12,12 +12,12 @@ usage() {
     cat <<END
 usage: scripts/lock.sh [options]
 
-Writes the pins of scripts/requirements anew after a change of setup.py. What is
-pinned stays at its version unless setup.py asks for another.
+Updates the pins in scripts/requirements after a change of setup.py. A pinned
+package keeps its version unless setup.py requires another.
 
   --upgrade   take the newest versions that setup.py allows
-  --audit     look each pinned version up in the database of known holes, and
-              change nothing; exit status 1 when one has a hole, or was not found
+  --audit     check each pinned version for known vulnerabilities, and change
+              nothing; exit status 1 if a version has one, or is unknown
   --help      this text
 END
 }

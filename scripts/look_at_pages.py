@@ -2,8 +2,8 @@
 
     python look_at_pages.py ADDRESS NAME HOST WORD... <PASSWORD
 
-Prints each page's address, how long it took, and its heading. Each WORD is PAGE=TEXT: this page has to show that text. Ends with 1
-if a page does not open or does not contain its text.
+Prints each page's address, how long it took, and its heading. Each WORD is PAGE=TEXT: the page must contain that text. Exit status
+1 if a page cannot be opened or does not contain its text.
 """
 
 import argparse
@@ -22,20 +22,20 @@ PAGES = ("/", "/hosts", "/hosts/{host}", "/files/{host}", "/copies", "/pool", "/
 
 
 class Browser:
-    """As much of one as it takes."""
+    """A client with cookies, which is sufficient for the dashboard."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.opener = build_opener(HTTPCookieProcessor(CookieJar()))
 
     def page(self, path: str, **fields: str) -> str:
-        """The page's text; with fields it is sent a form. Raises URLError."""
+        """Returns the page's HTML; `fields` are sent as a form. Raises URLError."""
         data = urlencode(fields).encode() if fields else None
         with self.opener.open(self.address + path, data, timeout=60) as answer:
             return str(answer.read().decode())
 
     def log_in(self, name: str, password: str) -> None:
-        """Raises SystemExit when it is refused."""
+        """Raises SystemExit if the login is refused."""
         token = re.search(r'name="csrf_token"[^>]*value="([^"]+)"', self.page("/login"))
         try:
             page = self.page("/login", name=name, password=password, csrf_token=token[1] if token else "", next="/")
@@ -46,18 +46,18 @@ class Browser:
 
 
 def heading(page: str) -> str:
-    """The text of the first heading."""
+    """Returns the text of the first heading."""
     heading = re.search(r"<h1[^>]*>(.*?)</h1>", page, re.DOTALL)
     return words(heading[1]) if heading else ""
 
 
 def words(html: str) -> str:
-    """What a reader sees, in one line."""
+    """Returns the text without tags, in one line."""
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
 
 
 def main(address: str, name: str, host: str, wanted: Sequence[str]) -> int:
-    """The exit status."""
+    """Returns the exit status."""
     browser, status = Browser(address), 0
     browser.log_in(name, sys.stdin.readline().rstrip("\n"))
     shows: dict[str, list[str]] = {}

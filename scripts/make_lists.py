@@ -2,7 +2,7 @@
 
     .venv/bin/python -m scripts.make_lists
 
-Each is between two marks in its page; a test fails if one is outdated.
+Each list is between two marks in its page; a test fails if a list is outdated.
 """
 
 import argparse
@@ -39,12 +39,12 @@ TITLES = {
     "fetched_by": "Second copies: for a server that is fetched from",
     "offsite": "Offsite copies",
 }
-_BLANK = "\0"  # one at which no line ends
+_BLANK = "\0"  # a space at which no line may be broken
 _MARKUP = re.compile(r"``(?P<code>.+?)``|:manpage:`(?P<man>[^`]+)`|:doc:`(?P<page>[^`]+)`|`(?P<here>[^`]+)`_")
 
 
 def refreshed(page: str, text: str) -> str:
-    """`text` of the page with its list made anew. Raises ValueError when a mark is missing."""
+    """Returns the `text` of the page with a new list. Raises ValueError if a mark is missing."""
     begin, made, end = LISTS[page]
     before, rest = text.split(begin)
     _, after = rest.split(end)
@@ -55,7 +55,7 @@ def refreshed(page: str, text: str) -> str:
 
 
 def keys() -> str:
-    """One heading per widest section, one entry per key."""
+    """Returns a heading for each section, and an entry for each key below its widest section."""
     parts = []
     for section in SECTIONS:
         title = TITLES[section]
@@ -77,7 +77,7 @@ def _key(key: ConfigKey) -> str:
 
 
 def wrapped(text: str) -> str:
-    """A paragraph four columns in, in lines of the length that all pages have; no piece of code is broken."""
+    """Returns a paragraph that is indented by four columns, in lines of the usual length; code is not broken."""
     held = re.sub("``.*?``", lambda code: code[0].replace(" ", _BLANK), text)
     whole = fill(held, 132, initial_indent="    ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     return whole.replace(_BLANK, " ")
@@ -88,7 +88,7 @@ def _default(key: ConfigKey) -> str:
 
 
 def toml(value: Any) -> str:
-    """A default as TOML spells it: a string, a number, true or false, or a list of these."""
+    """Formats a default as TOML: a string, a number, true or false, or a list of these."""
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, list):
@@ -100,7 +100,7 @@ def toml(value: Any) -> str:
 
 
 def manual_keys() -> str:
-    """One heading per widest section, one entry per key."""
+    """Returns the same as `keys` in roff."""
     parts = []
     for section in SECTIONS:
         parts.append(f".SS {roff(TITLES[section])}\n")
@@ -118,7 +118,7 @@ def _manual_key(key: ConfigKey) -> str:
 
 
 def roff(text: str) -> str:
-    """reStructuredText of the table of keys as roff."""
+    """Converts reStructuredText of the table of keys to roff."""
     done, parts = 0, []
     for markup in _MARKUP.finditer(text):
         parts += [_escaped(text[done : markup.start()]), _marked(markup)]
@@ -146,7 +146,7 @@ def _escaped(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """One that roff does not take for a request."""
+    """Returns a line that roff does not interpret as a request."""
     return f"\\&{text}" if text.startswith((".", "'")) else text
 
 
@@ -154,7 +154,7 @@ def _line(text: str) -> str:
 
 
 def checks() -> str:
-    """A row for each rule."""
+    """Returns a row for each rule."""
     rows = [("NAME", "SEVERITY", "FIX", "WHAT IT FINDS")]
     rows += [(f"``{rule.name}``", ", ".join(rule.severities), "yes" if rule.fixable else "", rule.looks) for rule in RULES]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
@@ -164,7 +164,7 @@ def checks() -> str:
 
 
 def metrics() -> str:
-    """An entry for each."""
+    """Returns an entry for each metric."""
     return f"\n{''.join(map(_metric, METRICS))}\n"
 
 

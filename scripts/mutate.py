@@ -2,9 +2,9 @@
 
     python -m scripts.mutate btrkeep/decisions/retention.py --count 40 --seed 1 --tests tests/backupd/test_retention.py
 
-The places are drawn by the seed from all modules named. What passes `--tests` is run against the tests of `--then`. Only tests of
-the gate are run, and the modules of `--also`. Exit status 1 if a change survives: it needs a test, or a reason why nobody could
-notice it.
+The places are drawn at random, by the seed, from the given modules. Changes that `--tests` do not notice are run against the tests
+of `--then`. Only tests of the gate are run, and the modules of `--also`. Exit status 1 if a change survives: it needs a test, or a
+reason why it has no effect.
 
 The tests are collected once. Each change is made in a process forked from there, and in the copy for the commands that tests start.
 """
@@ -92,7 +92,7 @@ def _changes(tree: ast.AST) -> list[tuple[ast.stmt | ast.expr, ast.AST]]:
 
 
 def _evaluated(node: ast.AST) -> Iterator[ast.stmt | ast.expr]:
-    """Yields what decides something when it runs: no annotation, decorator, default, text, or line for the journal."""
+    """Yields the nodes that decide something at run time, without annotations, decorators, defaults, texts and log messages."""
     if isinstance(node, ast.expr | ast.stmt):
         yield node
     for name, value in ast.iter_fields(node):
@@ -160,7 +160,7 @@ def _with(node: Any, **fields: object) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """In place of the one run of all tests: a run for each change, in a process of its own, until the first test fails."""
+    """Replaces the run of all tests by a run for each change, in a separate process, until the first test fails."""
     if _WANTED not in os.environ:
         return None
     wanted = json.loads(os.environ.pop(_WANTED))
@@ -228,7 +228,7 @@ class _Failures:
 
 
 def _make(module: str, place: int) -> None:
-    """Makes a change in the file, and in this process where the module is loaded already."""
+    """Makes a change in the file, and in this process if the module is already loaded."""
     path = TOP / module
     tree = mutated(path.read_text(encoding="utf-8"), place)
     path.write_text(ast.unparse(tree), encoding="utf-8")
@@ -274,7 +274,7 @@ def _copied(folder: Path) -> None:
 
 
 def _killers(folder: Path, wanted: Sequence[Mutation], tests: Sequence[str], also: Sequence[str]) -> dict[Mutation, str]:
-    """Returns the test that fails for each change, "" for those that no test notices."""
+    """Returns the test that fails for each change; "" if no test fails."""
     words = [sys.executable, "-m", "pytest", "-p", "scripts.mutate", "-q", "-s", "--gate", "--hypothesis-seed=1"]
     environment = {**os.environ, "PYTHONPATH": str(folder), _WANTED: json.dumps([(each.module, each.place) for each in wanted])}
     answers = {}
@@ -304,7 +304,7 @@ def main() -> int:
     parser.add_argument(
         "--also", nargs="+", default=[], metavar="MODULE", help="modules of tests that run although they are not in the gate"
     )
-    parser.add_argument("--only", nargs="+", metavar="MODULE#PLACE", help="of the drawn changes only these, to try survivors again")
+    parser.add_argument("--only", nargs="+", metavar="MODULE#PLACE", help="only these of the drawn changes, to try survivors again")
     asked = parser.parse_args()
     every = [change for module in asked.modules for change in mutations(module, (TOP / module).read_text(encoding="utf-8"))]
     drawn = random.Random(asked.seed).sample(every, min(asked.count, len(every)))

@@ -1,9 +1,9 @@
-"""Makes a picture of what each command shows in a terminal of 80 and of 120 columns.
+"""Makes a picture of the output of each command on a terminal of 80 and of 120 columns.
 
     sudo .venv/bin/python scripts/picture_commands.py FOLDER [--only WORD]
 
-The pool is a small real one, with a host of a long name; it takes root and a btrfs. Lines that are wider than their terminal, which
-it would break, are named; the rest is for who opens FOLDER/COMMAND-COLUMNS.png.
+The pool is small and real, with a host of a long name; this needs root and a btrfs. Lines that are wider than their terminal, which
+would break them, are printed; everything else is for the reader of FOLDER/COMMAND-COLUMNS.png.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # it runs in a bare checkout
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # btrkeep need not be installed
 
 from playwright.sync_api import Browser
 from rich.console import Console
@@ -40,7 +40,7 @@ OTHERS = (
 
 
 def main() -> int:
-    """1 when a line is too wide."""
+    """Returns the exit status: 1 if a line is too wide."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="")
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def made(top: Path) -> Nights:
-    """Three nights of two hosts, of which one fails."""
+    """Makes a pool with three nights of two hosts; one of the hosts fails."""
     nights = Nights(top)
     (nights.source / "folder").mkdir()
     nights.host(LONG, nights.source)
@@ -79,7 +79,7 @@ def made(top: Path) -> Nights:
 
 
 def draw(browser: Browser, line: str, columns: int, folder: Path, nights: Nights) -> int:
-    """A picture of what that line shows; how many lines are too wide."""
+    """Makes a picture of the output of a command line; returns the number of lines that are too wide."""
     program, *words = line.split()
     env = {"TERM": "xterm-256color", "NO_COLOR": ""}
     with at_a_terminal([sys.executable, "-m", program, *words], env, TOP, columns) as terminal:

@@ -2,9 +2,9 @@
 
     sudo .venv/bin/python scripts/picture_pages.py FOLDER [--hosts 0,3,300,3000] [--widths 390,768,1280,1920] [--only NAME,...]
 
-It says of each page what can be measured: that it is wider than its window, that a text is cut or a name broken in the middle.
-Whether it is good to look at is for who opens the pictures: FOLDER/HOSTS/NAME-WIDTH-LOOK.png. `site` in --hosts is a small real
-pool, with the pages of files; that takes root and a btrfs.
+It prints the measurable problems of each page: the page is wider than its window, a text is cut, or a name is broken in the middle.
+Everything else is for the reader of the pictures: FOLDER/HOSTS/NAME-WIDTH-LOOK.png. `site` in --hosts is a small real pool, with
+the pages of files; that needs root and a btrfs.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # it runs in a bare checkout
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # btrkeep need not be installed
 
 from playwright.sync_api import Browser, Page
 
@@ -56,11 +56,11 @@ FILES = {
     "doctor": "/doctor",
 }
 TALLEST = 2600
-"""Pixels of a page that are kept."""
+"""Maximum height of a picture, in pixels."""
 
 
 def main() -> int:
-    """1 when something was measured that should not be."""
+    """Returns the exit status: 1 if a page has a problem."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--hosts", default="site,0,3,300,3000")
@@ -87,7 +87,7 @@ def main() -> int:
 
 @contextmanager
 def site_of(hosts: str) -> Iterator[tuple[Dashboard, dict[str, str]]]:
-    """A dashboard, and the addresses of its pages by their names."""
+    """Yields a dashboard, and the addresses of its pages by name."""
     if hosts == "site":
         with real_shop(btrfs.make(size="2G")) as web:
             assert web.nights
@@ -104,14 +104,14 @@ def site_of(hosts: str) -> Iterator[tuple[Dashboard, dict[str, str]]]:
 
 
 def draw(browser: Browser, web: Dashboard, pages: dict[str, str], folder: Path, look: str, width: int) -> int:
-    """A picture for each page; how many problems were found."""
+    """Makes a picture of each page; returns the number of problems."""
     problems = 0
     size = {"width": width, "height": 900}
     with visit(browser, web.url, viewport=size, color_scheme=look, reduced_motion="reduce", has_touch=width < 500) as (page, _):
         for name, path in pages.items():
             page.context.clear_cookies() if name == "login" else enter(page, web.url, web.cookie)
             page.goto(path, wait_until="networkidle")
-            if (button := page.get_by_role("button", name="Run it now")).count():  # the doctor's, who has not looked yet
+            if (button := page.get_by_role("button", name="Run it now")).count():  # of the doctor, which has not run yet
                 button.first.click()
                 page.wait_for_load_state("networkidle")
             keep(page, folder / f"{name}-{width}-{look}.png")
@@ -122,7 +122,7 @@ def draw(browser: Browser, web: Dashboard, pages: dict[str, str], folder: Path, 
 
 
 def keep(page: Page, path: Path) -> None:
-    """The page from its top on."""
+    """Writes a picture of the page from its top on."""
     size = page.viewport_size or {"width": 0, "height": 0}
     tall = min(TALLEST, max(size["height"], page.evaluate("document.documentElement.scrollHeight")))
     page.screenshot(path=path, full_page=True, clip={"x": 0, "y": 0, "width": size["width"], "height": tall})

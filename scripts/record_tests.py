@@ -5,7 +5,7 @@
 COVERAGE is a data file of coverage.py in which each context is the path of a test module, as tests/btrfs/test_holes.py. JUNIT is
 what `pytest --junit-xml` wrote in the same run. FOLDER is the checkout that ran; default: this one. Only the test modules of that
 run are replaced in the record, each as a whole; those that no longer exist are deleted from it. Only lines within functions count:
-the others run when a module is imported, whoever uses it.
+all other lines run when a module is imported, even if nothing in it is used.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from tests.beds.touched import Record, merged, read_records, write_records
 
 
 def seconds_of_modules(junit: Path) -> Counter[str]:
-    """Returns the seconds of each test module, setups and ends of its tests included."""
+    """Returns the seconds of each test module, including setup and teardown of its tests."""
     seconds: Counter[str] = Counter()
     for test in ET.parse(junit).iter("testcase"):
         seconds[test.attrib["classname"].replace(".", "/") + ".py"] += float(test.attrib["time"])  # type: ignore[assignment]
@@ -29,7 +29,7 @@ def seconds_of_modules(junit: Path) -> Counter[str]:
 
 
 def modules_used(data_file: Path, checkout: Path) -> dict[str, frozenset[str]]:
-    """Returns, for each context, the paths of modules of the checkout of which it ran a line within a function."""
+    """Returns, for each context, the paths of the checkout's modules in which it ran a line of a function."""
     data = coverage.CoverageData(str(data_file))
     data.read()
     used: dict[str, set[str]] = defaultdict(set)
@@ -42,7 +42,7 @@ def modules_used(data_file: Path, checkout: Path) -> dict[str, frozenset[str]]:
         for line, contexts in data.contexts_by_lineno(measured).items():
             if line in within:
                 for context in contexts:
-                    used[context.rpartition("|")[2]].add(name)  # "STATIC|DYNAMIC" where a process had both
+                    used[context.rpartition("|")[2]].add(name)  # "STATIC|DYNAMIC" if a process had both contexts
     return {context: frozenset(names - {context}) for context, names in used.items() if context}
 
 

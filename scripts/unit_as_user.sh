@@ -1,19 +1,19 @@
 #!/bin/bash
 # sudo scripts/unit_as_user.sh [pytest arguments]
 #
-# The tests of `./test.sh --unit` at the commit HEAD as the user nobody, without the programs that btrkeep can do without. It needs
-# the virtual environment that ./test.sh makes. What is left out because a program is not installed counts as left out, in CI too.
+# Runs the tests of `./test.sh --unit` at the commit HEAD as the user nobody, without the optional programs. It needs the virtual
+# environment that ./test.sh makes. A test that needs a missing program counts as left out, in CI too.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 # shellcheck source=scripts/ground.sh
 . scripts/ground.sh
 unset CI
-umask 022 # else nobody could use the layers and the clone
+umask 022 # otherwise the user nobody could not use the layers and the clone
 
-# What stays: rsync, an ssh client, and what a Debian has that nobody chose: coreutils, util-linux, findutils, procps, systemd's own.
+# The packages to hide. rsync, an ssh client and the packages of each Debian remain: coreutils, util-linux, findutils, procps, systemd.
 WITHOUT=("${DEV_PACKAGES[@]}" bubblewrap btrfs-progs openssh-server acl attr e2fsprogs libcap2-bin sqlite3)
 
-# In a mount namespace of its own: the environment is mounted into the user's clone, and both are gone with the last process.
+# In a separate mount namespace: the environment is mounted into the user's clone, and all mounts end with the last process.
 if [ "${1:-}" != --inside ]; then
     top=$(mktemp -d /var/tmp/btrkeep-unit-XXXXXX)
     trap 'rm -rf --one-file-system "$top"' EXIT
@@ -24,7 +24,7 @@ fi
 top=$2
 shift 2
 
-# Those programs are not there, for this namespace: deleted in a layer over their folders.
+# Hides those programs in this namespace: they are deleted in a layer over their folders.
 mkdir "$top/layers"
 mount -t tmpfs -o mode=755 tmpfs "$top/layers"
 mapfile -t hidden < <(dpkg -L "${WITHOUT[@]}" 2>/dev/null | sed -n 's|^.*/s\?bin/\([^/]*\)$|\1|p')
@@ -35,11 +35,11 @@ for folder in /usr/bin /usr/sbin; do
     (cd "$folder" && rm -f -- "${hidden[@]}")
 done
 if command -v btrfs >&2; then
-    say "it is still there: these tests would prove less than they say"
+    say "the program btrfs could not be hidden: the tests would not show how btrkeep works without it"
     exit 1
 fi
 
-# A checkout in a home, as developers have it.
+# A checkout in a home folder, as developers have it.
 tree=$top/home/developer/btrkeep
 mkdir -p "${tree%/*}"
 git config --file "$top/gitconfig" safe.directory '*' # the checkout may be another user's; a clone passes no -c on

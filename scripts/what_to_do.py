@@ -169,7 +169,7 @@ REASONS: Mapping[str, str] = {
 
 
 def reasons() -> str:
-    """A row for each reason."""
+    """Returns a row for each reason."""
     return "".join(_row((message,), advice) for message, advice in REASONS.items())
 
 
@@ -190,5 +190,5 @@ def _cells(cells: list[str]) -> Iterator[str]:
 
 
 def _literal(text: str) -> str:
-    """Text of the program as reStructuredText."""
+    """Escapes text of the program for reStructuredText."""
     return text.replace("`", "``").replace("*", "\\*")

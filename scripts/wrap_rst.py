@@ -2,8 +2,8 @@
 
     scripts/wrap_rst.py [--check] [FILE...]
 
-Without files it takes all that git knows. Of a simple table the last column is wrapped; blocks of code are left as they are.
-`--check` only names the lines that are too long, also those that it cannot wrap, and ends with 1 when there are any.
+Without FILE it wraps all .rst files that git tracks. In a simple table the last column is wrapped; blocks of code are not changed.
+`--check` only prints the lines that are too long, including those that cannot be wrapped; exit status 1 if there are any.
 """
 
 import argparse
@@ -23,11 +23,11 @@ _LITERAL = re.compile(r"\s*\.\. (?:code-block|code|csv-table|parsed-literal|math
 _DIRECTIVE = re.compile(r"\s*\.\. ")
 _OPTION = re.compile(r"\s*:[\w-]+: ")
 _MARKER = re.compile(r" (?=(?:[-*+]|\d+\.|#\.|\.\.)(?: |$))")
-"""What would begin an item if it began a line."""
+"""Matches text that would be an item of a list at the start of a line."""
 
 
 def main(words: Sequence[str]) -> int:
-    """The exit status."""
+    """Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing")
     parser.add_argument("files", nargs="*", metavar="FILE", type=Path)
@@ -45,19 +45,19 @@ def main(words: Sequence[str]) -> int:
 
 
 def tracked() -> list[Path]:
-    """The files of the checkout that this script lies in."""
+    """Returns the .rst files of this script's checkout that git tracks."""
     top = Path(__file__).resolve().parents[1]
     listed = subprocess.run(["git", "ls-files", "*.rst"], cwd=top, capture_output=True, text=True, check=True).stdout
     return [top / name for name in listed.splitlines()]
 
 
 def too_long(text: str) -> list[int]:
-    """Numbers of lines, from 1."""
+    """Returns the numbers of the lines that are too long, from 1."""
     return [number for number, line in enumerate(text.splitlines(), 1) if len(line) > WIDTH and line not in _code(text)]
 
 
 def wrapped(text: str) -> str:
-    """The same text in lines of at most WIDTH characters, as far as words let it."""
+    """Returns the text in lines of at most WIDTH characters, as far as the length of words permits."""
     return "".join(f"{line}\n" for is_text, item in _items(text.splitlines()) for line in (_wrap(item) if is_text else item))
 
 
@@ -73,7 +73,7 @@ def _wrap(item: list[str]) -> list[str]:
 
 
 def _lines(item: list[str], begin: str) -> list[str]:
-    """The words of the item behind `begin`, and below each other."""
+    """Returns the lines of the item: its words after `begin`, wrapped and indented."""
     text = " ".join([item[0][len(begin) :], *(line.strip() for line in item[1:])])
     text = re.sub(r"``[^`]{1,60}``", lambda literal: literal[0].replace(" ", _GLUE), text)
     lines = textwrap.wrap(
@@ -88,7 +88,7 @@ def _lines(item: list[str], begin: str) -> list[str]:
 
 
 def _items(lines: Sequence[str]) -> Iterator[tuple[bool, list[str]]]:
-    """Paragraphs and items of lists, with True; lines that must stay as they are, with False."""
+    """Yields paragraphs and items of lists with True, and lines that must not be changed with False."""
     item: list[str] = []
     hanging, literal, in_table, column = 0, -1, False, 0
     for number, line in enumerate(lines):
@@ -117,7 +117,7 @@ def _items(lines: Sequence[str]) -> Iterator[tuple[bool, list[str]]]:
 
 
 def _row(line: str, column: int, border: bool) -> list[str]:
-    """A line of a table whose last column begins at `column`."""
+    """Wraps a line of a table whose last column begins at `column`."""
     if len(line) <= WIDTH or border:
         return [line[:WIDTH]]
     return _lines([line], line[:column])

@@ -14,7 +14,7 @@ from flask import Response
 from waitress import channel
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.viewer import NoPlace, Places, Viewer
+from btrkeep.serving.viewer import NoSlot, Slots, Viewer
 from btrkeep.units import printable
 from web.waitress_server import mark_stream
 
@@ -51,13 +51,13 @@ class TooManyDownloads(OperatorError):
     """The maximum number of downloads is reached."""
 
 
-PLACES = Places(AT_ONCE, OF_ONE)
+PLACES = Slots(AT_ONCE, OF_ONE)
 
 
 class _Body:
     """The response's body. Its `close` is always called, also if no piece was requested (HEAD, a client that has left)."""
 
-    def __init__(self, stream: ServiceStream, viewer: Viewer, content: str, places: Places) -> None:
+    def __init__(self, stream: ServiceStream, viewer: Viewer, content: str, places: Slots) -> None:
         self._stream, self._viewer, self._what, self._places = stream, viewer, content, places
         self._pieces = iter(stream)
         self._closed = False
@@ -81,11 +81,11 @@ class _Body:
 
 
 @contextmanager
-def place(viewer: Viewer, places: Places = PLACES) -> Iterator[Places]:
+def place(viewer: Viewer, places: Slots = PLACES) -> Iterator[Slots]:
     """Takes a slot for a download; returns it if the context ends with an error. Raises TooManyDownloads."""
     try:
         places.take(viewer)
-    except NoPlace as error:
+    except NoSlot as error:
         count = f"{places.of_one} downloads of yours" if error.own else "the maximum number of downloads"
         raise TooManyDownloads(f"{count} are running", "try again when a download has ended") from None
     try:
@@ -95,7 +95,7 @@ def place(viewer: Viewer, places: Places = PLACES) -> Iterator[Places]:
         raise
 
 
-def sent(stream: ServiceStream, name: bytes, viewer: Viewer, places: Places) -> Response:
+def sent(stream: ServiceStream, name: bytes, viewer: Viewer, places: Slots) -> Response:
     """Returns the stream as a response that browsers save under `name`. The caller has taken a slot, which the response returns."""
     response = Response(_Body(stream, viewer, printable(name), places), mimetype="application/octet-stream", headers=_HEADERS)
     response.headers["Content-Disposition"] = disposition(name)

@@ -105,7 +105,7 @@ def require_disableable(pool: Pool) -> None:
     """Raises OperatorError if the filesystem has groups of other programs, which would be lost too."""
     if qgroups.mode(pool.filesystem) == qgroups.FULL:
         raise OperatorError("these are qgroups, not simple quotas", _disabling(pool))
-    if others := qgroups.strangers(pool):
+    if others := qgroups.foreign_groups(pool):
         raise OperatorError(f"the filesystem has groups that do not belong to this pool: {', '.join(others[:3])}", _disabling(pool))
 
 

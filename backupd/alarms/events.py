@@ -20,7 +20,7 @@ from btrkeep.decisions import findings as health
 from btrkeep.decisions.alarm_advice import message_from
 from btrkeep.decisions.cause_words import altered_words
 from btrkeep.decisions.copy_status import CopyState
-from btrkeep.decisions.drills import DrillState, again, failure_words
+from btrkeep.decisions.drills import DrillState, failure_words, repeat_arguments
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import COPY, SKIPPED, UNKNOWN, HostStatus, has_other_key
 from btrkeep.decisions.lasting import host_words, lasting
@@ -285,7 +285,7 @@ def _drills(report: StatusReport) -> Iterator[Alarm]:
     drills = report.drills
     if drills and drills.state == DrillState.FAILING:
         texts = [failure_words(drill) for drill in drills.failed]
-        command = f"{backupd_command(report.config.name, report.config.file)} drill {again(drills.failed[0])}"
+        command = f"{backupd_command(report.config.name, report.config.file)} drill {repeat_arguments(drills.failed[0])}"
         text = alarm_messages.drills_fail(texts, command)
         yield Alarm(FAILURE, AlarmSubject(kinds.DRILL), text, drills.failed[0].at, len(texts))
     elif drills and drills.state == DrillState.LATE:

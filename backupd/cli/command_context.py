@@ -179,7 +179,7 @@ def opened(
         if recorded_id is None:
             catalogue.set_pool_id(pool.id)
         require_catalogue_of(config, pool, recorded_id)
-        if clock.tells_nights(rehearsal=pool.rehearsal):
+        if clock.is_pool_time(rehearsal=pool.rehearsal):
             catalogue.know_since(clock.now())
         if writes:
             from backupd.repo.publish import publish_to_dashboard

@@ -27,13 +27,13 @@ from btrkeep.decisions.drills import (
     DrillKind,
     DrillOutcome,
     DrillResult,
-    again,
     drill_object,
     failure_words,
     in_turn,
     note_drill,
     proven_words,
     read_drills,
+    repeat_arguments,
 )
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.marker import Pool
@@ -245,7 +245,7 @@ def say_drill(done: DrillResult) -> None:
             print_wrapped("restored, and compared by rsync: content, owners, modes, times, ACLs, attributes, hard links")
         case DrillOutcome.FAILED:
             print_wrapped(click.style("failed: ", fg="red", bold=True) + printable(failure_words(done)))
-            print_wrapped(f"correct the cause, then repeat the drill: `backupd drill {again(done)}`")
+            print_wrapped(f"correct the cause, then repeat the drill: `backupd drill {repeat_arguments(done)}`")
         case DrillOutcome.UNFINISHED:
             print_wrapped(click.style("not finished: ", fg="yellow") + f"{where}: {printable(done.text)}")
     if done.left_out:

@@ -25,7 +25,7 @@ from backupd.repo.reconcile import ReconcileResult, reconcile, stand_in
 from btrkeep.backup_states import DELETING
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.clock import elapsed
-from btrkeep.decisions.expiry_plan import HostBackups, Plan, make_plan, only
+from btrkeep.decisions.expiry_plan import HostBackups, Plan, deletions_of, make_plan
 from btrkeep.decisions.pool_health import lacks_room
 from btrkeep.decisions.safety_limits import ClockPast, Forced
 from btrkeep.errors import ConfigError, LockHeld, OperatorError
@@ -86,7 +86,7 @@ def _plan(context: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
         raise ConfigError(context.config.unread, "nothing is deleted until that file can be read: correct it, or move it away")
     facts = _named(context, read_hosts(context.pool, context.catalogue, context.config, scope.hosts))
     plan = make_plan(facts, context.zone, context.now, forced, clock_waits=context.clock_waits)
-    return only(plan, scope.asked) if scope.asked else plan
+    return deletions_of(plan, scope.asked) if scope.asked else plan
 
 
 def _named(context: ExpiryContext, facts: Iterable[HostBackups]) -> Iterator[HostBackups]:

@@ -21,7 +21,7 @@ from backupd.files.tree import Entry, open_plain
 from backupd.files.writing import Moved, comparable, unfinished_size
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED, is_damage
-from btrkeep.fs.file_data import PIECE, PieceBuffer, Run, data_runs, past_memory, pieces
+from btrkeep.fs.file_data import PIECE, PieceBuffer, Run, bypass_page_cache, data_runs, pieces
 from btrkeep.pool.marker import filesystem_of
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class FileComparer:
             return True
         for fd in (ours, theirs):  # the page cache proves nothing about the disk
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            past_memory(fd, wanted=True)
+            bypass_page_cache(fd, wanted=True)
         done = 0
         with ExitStack() as stack:
             # Two disks, or two parts of one, are read in parallel. The thread ends before any fork.
@@ -97,8 +97,8 @@ class FileComparer:
         """Compares a run that was already requested from the disk: waiting for each separately takes ten times as long."""
         if start == end:
             return True
-        past_memory(ours, wanted=False)
-        past_memory(theirs, wanted=False)
+        bypass_page_cache(ours, wanted=False)
+        bypass_page_cache(theirs, wanted=False)
         data = b"".join(pieces(ours, start, end))
         with at_destination():
             restored = b"".join(pieces(theirs, start, end))
@@ -107,8 +107,8 @@ class FileComparer:
         return data == restored
 
     def _equal(self, ours: int, theirs: int, start: int, end: int, aside: "ThreadPoolExecutor | None") -> bool:
-        past_memory(ours, wanted=True)
-        past_memory(theirs, wanted=True)
+        bypass_page_cache(ours, wanted=True)
+        bypass_page_cache(theirs, wanted=True)
         if aside:
             our_piece, their_piece = self._large_buffers = self._large_buffers or _large_buffers()
         else:

@@ -23,7 +23,7 @@ from btrkeep.decisions.schedule import (
     parse_calls,
 )
 from btrkeep.descriptors import ClosingFd
-from btrkeep.process.proc import is_elsewhere_known
+from btrkeep.process.proc import has_known_starts
 from btrkeep.process.programs import ProgramFailed, paste_line, run
 
 _SECONDS = 10.0
@@ -62,7 +62,7 @@ def read_starts(config: Config, calls: str | None, now: datetime, horizon: timed
     collected = _StarterCollector(now + horizon)
     _read_timers(reader, collected, now, root)
     _read_crontabs(reader, collected, now, root)
-    others, callers = expected_calls([call for call in parse_calls(calls) if not is_elsewhere_known(call[1])], collected.until, now)
+    others, callers = expected_calls([call for call in parse_calls(calls) if not has_known_starts(call[1])], collected.until, now)
     by_units = config.file == FOLDER / f"{config.name}.toml"
     return StartFacts(
         starts=(*collected.starts, *others),

@@ -19,7 +19,7 @@ from backupd.repo.pool_context import PoolContext
 from btrkeep.cli import json_option, print_answer, print_error, print_listing
 from btrkeep.cli.arguments import ParsedType
 from btrkeep.cli.listings import Column
-from btrkeep.cli.output import ProgressLine, SaidOnce, notices_on_stderr, print_wrapped, say_wait, survive_closed_stdout
+from btrkeep.cli.output import ProgressLine, WithoutRepeats, notices_on_stderr, print_wait, print_wrapped, survive_closed_stdout
 from btrkeep.config.config_model import OffsiteSettings
 from btrkeep.decisions.copy_status import OFFSITE, HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.offsite import OffsiteSnapshot
@@ -361,7 +361,7 @@ class _Lines:
     """Prints a line for each backup, and on a terminal the progress."""
 
     def __init__(self) -> None:
-        self._line, self._waits = ProgressLine(), SaidOnce(say_wait)
+        self._line, self._waits = ProgressLine(), WithoutRepeats(print_wait)
 
     def __call__(self, event: OffsiteEvent) -> None:
         if not isinstance(event, OffsiteProgress):

@@ -25,7 +25,7 @@ from backupd.repo.pool_context import PoolContext
 from backupd.repo.pool_files import hosts_of
 from backupd.repo.verification_files import enter_damages
 from btrkeep.catalogue import Damage
-from btrkeep.decisions.scrub import SeenErrors, forget_own, forget_unnamed, grown, note_seen, read_seen, seen_now
+from btrkeep.decisions.scrub import SeenErrors, forget_own, forget_unnamed, new_errors, note_seen, read_seen, seen_now
 from btrkeep.decisions.verification import FinishedScrub, note_scrub, read_begin
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
@@ -219,7 +219,7 @@ def check_read_errors(context: PoolContext, now: datetime, *, were_met: bool = F
     log may lack. If the log cannot be read, nothing is recorded: the next call may succeed.
     """
     seen = read_seen(context.catalogue)
-    if not grown(seen, counters := read_counters(context)):
+    if not new_errors(seen, counters := read_counters(context)):
         return ReadErrors(seen=seen)
     boot, devices = boot_id(), filesystem_devices(context.pool.path)
     with KernelLog(after=seen.message if seen.boot == boot else 0) as log:
@@ -227,7 +227,7 @@ def check_read_errors(context: PoolContext, now: datetime, *, were_met: bool = F
         bad = _bad(context, set(failures))
         bad |= _bad(context, set(read_failures(log.read(), devices)) - set(failures))  # errors of these reads, and of others since
         log.read()
-    named = grown(seen, counters) if were_met else len(failures)
+    named = new_errors(seen, counters) if were_met else len(failures)
     after = replace(seen_now(seen, counters, named, boot, log.last, now), counters=read_counters(context))
     if log.why:
         return ReadErrors((), len(failures), after, log.why)
@@ -280,7 +280,7 @@ class OwnReads:
             yield
         finally:
             if met is None or met() > met_before:
-                self._errors += grown(SeenErrors(before), read_counters(self._site))
+                self._errors += new_errors(SeenErrors(before), read_counters(self._site))
 
     def forget(self) -> None:
         """Checks again, and subtracts the errors that these reads met from those without a name. Raises OSError.

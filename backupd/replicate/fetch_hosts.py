@@ -220,7 +220,7 @@ class _FetchPool:
                 continue
             if isinstance(event, FetchedBackup):
                 if event.again:
-                    self.context.catalogue.forget_looks(event.host, event.name)
+                    self.context.catalogue.delete_verification(event.host, event.name)
                 self.context.catalogue.put_damages(event.damages)
                 self.summary.fetched.append(event)
                 self._common[event.host] = max(event.name, self._common.get(event.host, ""))

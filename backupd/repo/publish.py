@@ -10,7 +10,7 @@ from backupd.repo.notes_json import read_notes
 from backupd.repo.pool_files import NOT_UNDERSTOOD, hosts_of
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.clock import Clock
-from btrkeep.config import Config, point, publish
+from btrkeep.config import Config, publish, renew_state_link
 from btrkeep.config.published import ALIVE
 from btrkeep.decisions.copy_status import COPIED, COPIES, KnownCopies, copies_of, copies_text
 from btrkeep.pool import qgroups
@@ -25,10 +25,10 @@ def publish_to_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock
 
     Hosts that were not published before are recorded as existing from now.
     """
-    now = clock.now() if clock.tells_nights(rehearsal=pool.rehearsal) else None
+    now = clock.now() if clock.is_pool_time(rehearsal=pool.rehearsal) else None
     try:
         publish(config, catalogue, rehearsal=pool.rehearsal, filesystem=pool.filesystem, now=now)
-        point(config)
+        renew_state_link(config)
     except (CatalogueBusy, CatalogueUnusable) as error:
         _log.info("%s", printable(error.message))
     except OSError as error:

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 
-from btrkeep.process.programs import environment, found_program
+from btrkeep.process.programs import environment, program_path
 
 PROGRAM = "bwrap"
 _CAPABILITIES = ("CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD", "SYS_ADMIN")
@@ -71,7 +71,7 @@ def confined_command(command: Sequence[str], data: str | None, calls: int, *, sh
     The root of the cell is made read-only last: it is in memory, which could be filled otherwise. The cell does not die with its
     parent, which ends together with rsync's first process, while the receiver still has to write the data that has arrived.
     """
-    program = found_program(command[0], environment()["PATH"])
+    program = program_path(command[0], environment()["PATH"])
     return (
         PROGRAM,
         "--unshare-pid",

@@ -15,7 +15,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.fs.file_data import SourceUnreadable
 from btrkeep.serving.protocol import Request, RequestRefused, answer_line, login_socket_of
 from btrkeep.serving.server import ClientGone, Peer, Wire, peer_of
-from btrkeep.serving.viewer import NoPlace, Viewer
+from btrkeep.serving.viewer import NoSlot, Viewer
 from btrkeep.units import format_size, printable
 
 log = logging.getLogger("backupd.serve")
@@ -135,7 +135,7 @@ def _carry_out(verb: Verb, name: str, call: Call) -> None:
     try:
         with call.service.unread.taken(call.viewer, len(line)):
             call.wire.answer(line)
-    except NoPlace as error:
+    except NoSlot as error:
         of = "your answers" if error.own else "answers"
         raise RequestRefused(
             f"too many bytes of {of} are unread", "read the answers, then ask again", "busy", is_public=True

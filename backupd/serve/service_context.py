@@ -29,7 +29,7 @@ from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool.marker import Pool, open_pool
 from btrkeep.serving.protocol import HEAD, LONGEST_FRAME, Request, RequestRefused, StreamHeader, stream_line
 from btrkeep.serving.server import Peer, Wire
-from btrkeep.serving.viewer import NoPlace, Places, UnreadBytes, Viewer
+from btrkeep.serving.viewer import NoSlot, Slots, UnreadBytes, Viewer
 from btrkeep.units import printable, show_times_in
 
 _MINUTE = 60.0
@@ -38,7 +38,7 @@ _MOST = 10_000
 """Maximum number of pairs of caller and verb that are remembered. A caller without a request for a minute counts as new."""
 
 
-class ConcurrencyLimit(Places):
+class ConcurrencyLimit(Slots):
     """A limit on concurrency."""
 
     @contextmanager
@@ -46,7 +46,7 @@ class ConcurrencyLimit(Places):
         """Takes a slot. Raises RequestRefused, of kind busy."""
         try:
             self.take(viewer)
-        except NoPlace as error:
+        except NoSlot as error:
             of = "such requests of yours are running" if error.own else "such requests are running"
             raise RequestRefused(f"too many {of}", "try again in a moment", "busy", is_public=True) from None
         try:

@@ -51,11 +51,11 @@ class BackupStore(AboutStore):
     def put_backup(self, backup: Backup) -> None:
         """Inserts the backup, or replaces the one with the same host and name; without a name, the host's `.working`."""
         with self._writing("backup row written") as session:
-            if backup.host not in self._known:
+            if backup.host not in self._hosts_with_row:
                 hosts.ensure_host(session, backup.host)
             session.run(_DROP, {"host": backup.host, "name": backup.name})
             _insert(session, [backup])
-        self._known.add(backup.host)
+        self._hosts_with_row.add(backup.host)
 
     def drop_backup(self, host: str, name: str | None) -> None:
         """Deletes the row of a backup, if it is known; without a name, the row of the host's `.working`. The foreign key deletes
@@ -96,7 +96,7 @@ class BackupStore(AboutStore):
                 yield host, name or None
 
     def newest_backups(self, latest: datetime) -> list[Backup]:
-        """Returns the newest backup of each host, in any state, by host; one with a time after `latest` if it has no other."""
+        """Returns the newest backup of each host, in any state, by host; a backup after `latest` only if the host has no other."""
         return [Backup(*row) for row in self._reader.all(_NEWEST, {"latest": latest}) if row[0] is not None]
 
 
@@ -130,7 +130,7 @@ _DROP_HOST = "DELETE FROM backup WHERE host = :host"
 _DROP_NOTED_OF_HOST = tuple(f"DELETE FROM {table} WHERE host = :host" for table in NOTED)
 _MOVES = tuple(f"UPDATE {table} SET host = :new WHERE host = :host" for table in ("backup_detail", "run", "progress", *NOTED))
 _MOVE_RUNS = "UPDATE run SET host = :new WHERE host = :host"
-_MET = "SELECT 1 FROM run WHERE host = :new UNION ALL SELECT 1 FROM backup WHERE host = :new LIMIT 1"
+_HAS_ROWS = "SELECT 1 FROM run WHERE host = :new UNION ALL SELECT 1 FROM backup WHERE host = :new LIMIT 1"
 
 
 class BackupStateStore(CatalogueSession):
@@ -198,7 +198,7 @@ class BackupStateStore(CatalogueSession):
         """
         names = {"host": old, "new": new}
         with self._writing("rows of the host renamed") as session:
-            if session.first(_MET, names):
+            if session.first(_HAS_ROWS, names):
                 raise OperatorError(f"the catalogue has backups or runs of {new} already", "choose a name that no host ever had")
             hosts.ensure_host(session, new)
             moved = [_moved(row, new) for row in backup.find(session, "WHERE host = :host", names)]

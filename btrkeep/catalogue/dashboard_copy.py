@@ -31,9 +31,11 @@ log = logging.getLogger(__name__)
 
 FILE = "dashboard.sqlite"
 COPIED = "dashboard_copied"
-"""The fact, only in the copy, of when it was made."""
+"""The name of the fact, which only the copy has, with the time at which it was made."""
 PROBLEM = "catalogue_trouble"
-"""The fact, only in the copy, of why the catalogue cannot be used, after the time since when. The next copy does not have it."""
+"""The name of the fact, which only the copy has, with the time since when the catalogue cannot be used, and the reason. The next
+copy does not have it.
+"""
 _MARK = "dashboard_copied_of"
 _LOCK = "dashboard.lock"
 _RATE = 84 << 10  # bytes a second: 7.4 GB a day; 96,000 backups are 133 MB, so a copy each 27 minutes
@@ -82,8 +84,7 @@ def size_of(path: Path) -> int:
 def renew(path: Path, *, is_urgent: bool, every: Callable[[int], float] = interval) -> bool:
     """Makes a new copy of the catalogue `path`, if there is none of the present state; returns True if it did.
 
-    Unless `is_urgent`, a copy that is younger than its interval, which `every` returns, is used further. Logs errors, and raises
-    none.
+    Unless `is_urgent`, a copy that is younger than its interval, which `every` returns, is kept. Logs errors, and raises none.
     """
     try:
         if not _is_due(path, every, is_urgent=is_urgent):
@@ -203,8 +204,8 @@ def _copy(address: str, copy: Path, facts: Mapping[str, str]) -> None:
 
 
 def _deadline() -> Callable[[int, int, int], None]:
-    """Returns what `backup` calls after each step: without it, `backup` would wait for ever for a program that locks
-    the catalogue.
+    """Returns a function that `backup` calls after each step, and that raises BlockingIOError after a time limit: without it,
+    `backup` would wait for ever for a program that locks the catalogue.
     """
     deadline = time.monotonic() + _PATIENCE
 

@@ -25,7 +25,7 @@ class AboutStore(CatalogueSession):
         return value
 
     def facts(self, beginning: str) -> dict[str, str]:
-        """Returns all facts whose names start with that, by name."""
+        """Returns all facts whose names start with `beginning`, by name."""
         query = "SELECT name, value FROM about WHERE substr(name, 1, :length) = :beginning ORDER BY name"
         return {row[0]: row[1] for row in self._reader.all(query, {"beginning": beginning, "length": len(beginning)})}
 

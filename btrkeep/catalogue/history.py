@@ -141,7 +141,7 @@ def _of_json(kind: Any, value: Any) -> Any:
     return tuple(map(tuple, value)) if all(map(_are_numbers, value)) else None
 
 
-def _is_anything(_found: Any) -> bool:
+def _is_anything(_value: Any) -> bool:
     return True
 
 

@@ -7,21 +7,23 @@ from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Session
 from btrkeep.catalogue.tables import backup, run
 
-_KNOWN = "SELECT 1 FROM host WHERE name = :host"
-_KNOW = "INSERT INTO host (name) VALUES (:host)"
-_IS_MET = "(EXISTS (SELECT 1 FROM backup WHERE backup.host = host.name) OR EXISTS (SELECT 1 FROM run WHERE run.host = host.name))"
-_HOSTS = f"SELECT name FROM host WHERE {_IS_MET} ORDER BY host.name"
+_HAS_HOST = "SELECT 1 FROM host WHERE name = :host"
+_INSERT_HOST = "INSERT INTO host (name) VALUES (:host)"
+_HAS_ROWS = "(EXISTS (SELECT 1 FROM backup WHERE backup.host = host.name) OR EXISTS (SELECT 1 FROM run WHERE run.host = host.name))"
+_HOSTS = f"SELECT name FROM host WHERE {_HAS_ROWS} ORDER BY host.name"
 
 # One index seek for each host, then back over the rows that do not fit. Rows with a time after :latest are ignored: a clock was
 # wrong.
-_ONE = "SELECT one.name FROM backup AS one WHERE one.host = host.name"
-_BACK = "ORDER BY one.started DESC, one.name = '' DESC, one.name DESC LIMIT 1"  # at equal times .working first: it has no name
-NEWEST = f"{_ONE} AND one.started <= :latest {_BACK}"
+_BACKUPS_OF_HOST = "SELECT one.name FROM backup AS one WHERE one.host = host.name"
+_NEWEST_FIRST = (
+    "ORDER BY one.started DESC, one.name = '' DESC, one.name DESC LIMIT 1"  # at equal times .working first: it has no name
+)
+NEWEST = f"{_BACKUPS_OF_HOST} AND one.started <= :latest {_NEWEST_FIRST}"
 """The name of the newest backup of `host`'s row, in any state."""
-NEWEST_OF_ANY_STAMP = f"{_ONE} {_BACK}"
-_NEWEST_COMPLETE = f"{_ONE} AND one.started <= :latest AND one.state = 'complete' {_BACK}"
+NEWEST_OF_ANY_STAMP = f"{_BACKUPS_OF_HOST} {_NEWEST_FIRST}"
+_NEWEST_COMPLETE = f"{_BACKUPS_OF_HOST} AND one.started <= :latest AND one.state = 'complete' {_NEWEST_FIRST}"
 _NEWEST_ENDED_RUN = "SELECT id FROM run AS one WHERE one.host = host.name AND one.outcome IS NOT NULL ORDER BY one.id DESC LIMIT 1"
-_AHEAD = f"SELECT one.started FROM backup AS one WHERE one.host = host.name AND one.started > :latest {_BACK}"
+_AHEAD = f"SELECT one.started FROM backup AS one WHERE one.host = host.name AND one.started > :latest {_NEWEST_FIRST}"
 # Few backups have any, so most details are not parsed. Invalid JSON must not fail the query.
 _LASTING = """CASE WHEN instr(detail.detail, '"lasting"') AND json_valid(detail.detail)
         THEN coalesce(json_extract(detail.detail, '$.lasting'), '[]') ELSE '[]' END AS "lasting [conditions]\""""
@@ -36,14 +38,14 @@ _FACTS = f"""
     LEFT JOIN backup_detail AS detail ON detail.host = good.host AND detail.name = good.name
     LEFT JOIN backup AS newest ON newest.host = host.name AND newest.name = ({NEWEST})
     LEFT JOIN run ON run.id = ({_NEWEST_ENDED_RUN})
-    WHERE {_IS_MET.replace("run.", "any_run.").replace("FROM run", "FROM run AS any_run")}
+    WHERE {_HAS_ROWS.replace("run.", "any_run.").replace("FROM run", "FROM run AS any_run")}
     ORDER BY host.name"""  # in the order of the indexes: otherwise their pages are read repeatedly
 
 
 def ensure_host(session: Session, name: str) -> None:
     """Makes the row of `host` if it is missing; the rows of backups and runs refer to it."""
-    if session.first(_KNOWN, {"host": name}) is None:
-        session.run(_KNOW, {"host": name})
+    if session.first(_HAS_HOST, {"host": name}) is None:
+        session.run(_INSERT_HOST, {"host": name})
 
 
 def ensure_hosts(session: Session, names: set[str]) -> None:
@@ -65,5 +67,5 @@ class HostStore(CatalogueSession):
         Times after `latest` are in the future, because a clock was wrong.
         """
         by_host = {row[0]: HostFacts(*row[1:]) for row in self._reader.all(_FACTS, {"latest": latest})}
-        self._known.update(by_host)
+        self._hosts_with_row.update(by_host)
         return by_host

@@ -138,7 +138,7 @@ def _set_modes(path: Path) -> None:
         mode = stat.S_IMODE(folder.st_mode) | (stat.S_IRGRP | stat.S_IXGRP if is_ours else 0)
         if not group or not mode & stat.S_IXGRP:
             return  # no other user may read this folder
-        _set(path.parent, folder, group, mode | stat.S_ISGID)
+        _set_attributes(path.parent, folder, group, mode | stat.S_ISGID)
         copy = path.with_name(dashboard_copy.FILE)
         if dashboard_copy.is_plain(copy):  # a copy made while the group had no access to the folder belongs to root alone
             with ClosingFd(os.open(copy, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
@@ -155,7 +155,7 @@ def _readers() -> int | None:
         return None
 
 
-def _set(path: Path, status: os.stat_result, group: int, mode: int) -> None:
+def _set_attributes(path: Path, status: os.stat_result, group: int, mode: int) -> None:
     if status.st_gid != group:
         os.chown(path, -1, group)
     if stat.S_IMODE(status.st_mode) != mode:

@@ -106,13 +106,13 @@ class StoredAlarm:
     grade: int
     """The grade when it was notified; an alarm whose grade has risen is notified again."""
     since: datetime
-    """When it came, the last time."""
+    """When it last started."""
     times: int
-    """How often it came since its end was last notified."""
+    """How often it started since its end was last notified."""
     told: datetime | None
     """When it was last notified; None: never."""
     recovered: datetime | None
-    """When it was first seen gone; None: it is active."""
+    """When a check first found that it had ended; None: it is active."""
     cleared: datetime | None
     """When its end was last notified; None: never."""
 
@@ -132,7 +132,7 @@ class StoredAlarm:
 
     @property
     def is_open(self) -> bool:
-        """True if it was not seen gone."""
+        """True until a check finds that it has ended."""
         return self.recovered is None
 
     @property

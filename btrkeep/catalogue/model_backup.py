@@ -13,10 +13,10 @@ from btrkeep.backup_states import Cause, Condition
 
 RUN_OUTCOMES = ("complete", "suspect", "failed", "partial", "skipped")
 KILLED = "killed"
-"""`Run.meaning` of a run whose process had ended when the next one came: how rsync ended is unknown."""
+"""`Run.meaning` of a run whose process ended without a result, as the next run found: how rsync ended is unknown."""
 EXPIRY_OUTCOMES = ("complete", "partial", "stopped", "failed", "killed")
 """complete: everything due was deleted. partial: hosts were left out, or a limit was reached. stopped: by a guard, or a signal.
-failed: an error ended it. killed: its process had ended without a result when the next one came.
+failed: an error ended it. killed: its process ended without a result, as the next run found.
 """
 DEDUPE_OUTCOMES = ("complete", "stopped", "failed", "killed")
 """stopped: by a signal, or because its time was over."""
@@ -49,7 +49,7 @@ class Backup:
     error: str | None
     """Why it is not complete, in one line; None for a complete one."""
     warnings: tuple[str, ...] = ()
-    """What is missing or unusual in a backup, one line each."""
+    """Its warnings, such as missing files, one line each."""
     base: str | None = None
     """The name of the backup on which it is based; None for a first copy."""
     subvolume_id: int | None = None
@@ -294,7 +294,7 @@ class HostFacts:
     newest_error: str | None
     """Why it is not complete; None for a complete one."""
     newest_warnings: tuple[str, ...]
-    """What is missing or unusual in it, one line each."""
+    """The warnings of the newest backup, one line each."""
     last_run: int | None
     """Its `id`. A later run has a higher one, even within the same second or after the clock was set back."""
     last_run_started: datetime | None
@@ -328,7 +328,7 @@ class Night:
     started: datetime
     """When its first run started."""
     finished: datetime | None
-    """When its last run ended; None: one has no end yet."""
+    """When its last run ended; None: a run has not ended yet."""
     pid: int
     """The process."""
     pid_started: str | None

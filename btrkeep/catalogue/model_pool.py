@@ -22,8 +22,8 @@ BALANCE_OUTCOMES = (
     "failed",
     "killed",
 )
-"""What ended a run, in the words of balancer.run_types.StopReason. killed: its process had ended without a result when the next one
-came.
+"""The reasons for the end of a run, in the words of balancer.run_types.StopReason. killed: its process ended without a result, as
+the next run found.
 """
 STEP_OUTCOMES = ("done", "gone", "no space", "cancelled", "failed")
 """done: the block group was relocated. gone: it no longer existed. no space: there was no free space for its data (ENOSPC).

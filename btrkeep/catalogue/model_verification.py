@@ -62,8 +62,8 @@ class VerificationFacts(NamedTuple):
 
 
 FOUND_BY = ("scrub", "verify", "source", "device")
-"""scrub, device: the filesystem cannot read it. verify: the same, or it does not have its recorded checksum. source: the host has
-another content, though nothing was changed there.
+"""scrub, device: the filesystem cannot read it. verify: the same, or it does not have its recorded checksum. source: the content on
+the host is different, although size and time are the same.
 """
 
 
@@ -90,4 +90,4 @@ class Damage:
     found_at: datetime
     """When it was found."""
     fate: str | None = None
-    """What was done about it; None: nothing yet."""
+    """How the damage was resolved; None: not yet."""

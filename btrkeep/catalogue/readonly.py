@@ -2,7 +2,7 @@
 
 In WAL mode a reader needs the files -wal and -shm. The last writer to close the catalogue writes everything into the file itself
 and deletes both. A reader that may not create them gets SQLITE_READONLY_DIRECTORY then, which is most of the day. So each query
-looks first:
+checks first:
 
 - If there is a -wal, some program has the catalogue open, or was killed. SQLite's own read-only mode (`mode=ro`) is right in both
   cases. It holds a lock that keeps the -wal in place until the connection is closed.

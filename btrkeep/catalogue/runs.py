@@ -40,10 +40,10 @@ class RunStore(CatalogueSession):
         night.
         """
         with self._writing("run begun in the catalogue") as session:
-            if host not in self._known:
+            if host not in self._hosts_with_row:
                 hosts.ensure_host(session, host)
             run_id = run.start(session, host=host, started=started, pid=pid, pid_started=pid_started, night=night)
-        self._known.add(host)
+        self._hosts_with_row.add(host)
         self._unseen.add(run_id)
         return run_id
 
@@ -155,8 +155,7 @@ def _conditions(wanted: PastRuns) -> Iterator[str]:
 
 
 _APART = timedelta(hours=12)
-"""Two runs of one process number that are further apart belong to two nights: numbers are used again, and after a boot start times
-too.
+"""Two runs with the same pid that are further apart belong to two nights: pids are used again, and after a boot also start times.
 """
 _NIGHTS = f"""
     SELECT min(id), max(id), min(started) AS "started [moment]", max(finished) AS "finished [moment]",

@@ -26,7 +26,7 @@ class CatalogueSession(Closing):
         self._is_periodic = False
         self._copied_changes = 0
         self._next_copy = time.monotonic()
-        self._known: set[str] = set()  # hosts that have their row, which is never deleted
+        self._hosts_with_row: set[str] = set()  # hosts that have their row, which is never deleted
 
     @classmethod
     def open(cls, state: Path, *, copies: bool = True) -> Self:
@@ -83,14 +83,14 @@ class CatalogueSession(Closing):
             self._writer.wait_at_most(seconds)
 
     def copy_seldom(self) -> None:
-        """Called before the first change by programs that a timer starts every few minutes throughout the day: after each of them,
-        a large catalogue is not copied for the dashboard.
+        """From now on a large catalogue is copied for the dashboard only at `seldom_interval`. For programs that a timer starts
+        every few minutes throughout the day, which call it before their first change.
         """
         self._is_periodic = True
 
     @classmethod
     @contextmanager
-    def made_anew(cls, state: Path) -> Iterator[tuple[Self, list[Path]]]:
+    def rebuilt(cls, state: Path) -> Iterator[tuple[Self, list[Path]]]:
         """Yields an empty catalogue that replaces the damaged one when it is closed, and a list that then contains the path of the
         old one.
 

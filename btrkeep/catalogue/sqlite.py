@@ -1,14 +1,14 @@
-"""SQLite: how values are stored, how a connection is set up and asked, what its errors mean. With migrate.py and readonly.py the
-only modules that know which database it is.
+"""SQLite: how values are stored, how a connection is set up and queried, what its errors mean. Only this module, migrate.py and
+readonly.py depend on the database.
 
 Values are plain text and numbers that mean the same in every database and can be read with `sqlite3 catalogue.sqlite`. On the way
 in, a value is converted by its type (`bound`), except JSON, which `Table.values` encodes. On the way out, all text goes through
-`text_out`. Columns that hold more than text say so in the query: `started AS "started [moment]"` makes sqlite3 call the conversion
-from C, for values that are neither NULL nor empty. A list of 96,000 backups has 700,000 values; a Python function called for each
-row would take longer than the query.
+`text_out`. For columns that hold more than text, the query names the conversion: `started AS "started [moment]"` makes sqlite3 call
+it from C, for values that are neither NULL nor empty. A list of 96,000 backups has 700,000 values; a Python function called for
+each row would take longer than the query.
 
 Python's own transaction handling (begin before the first INSERT, and none for a SELECT) is switched off. A connection is in
-autocommit, each query its own read transaction; what writes is within a BEGIN IMMEDIATE. A deferred transaction that reads first
+autocommit, each query its own read transaction; all writes are within a BEGIN IMMEDIATE. A deferred transaction that reads first
 and then writes fails at once with "database is locked" when another process has written in between; an immediate one waits its
 turn, up to BUSY_TIMEOUT. See https://www.sqlite.org/lang_transaction.html.
 """
@@ -58,7 +58,7 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 class Json(str):
-    """Returns JSON in ASCII, which represents surrogates and NULs by its own escapes."""
+    """JSON in ASCII, which represents surrogates and NULs by its own escapes."""
 
     __slots__ = ()
 
@@ -142,7 +142,7 @@ OUT: Mapping[str, Callable[[bytes], Any]] = {
     "cause": cause_out,
     "conditions": lambda raw: _conditions_out(raw) if raw != b"[]" else (),
 }
-"""How the value of a column is converted if the query names this, in brackets."""
+"""The conversions of a column's value, by the word in brackets with which a query names them."""
 for _name, _conversion in OUT.items():
     sqlite3.register_converter(_name, _conversion)
 
@@ -153,7 +153,7 @@ PAGE_CACHE = 16 << 20
 """Bytes. With SQLite's 2 MB, a list of 96,000 backups reads most pages many times."""
 _AT_A_TIME = 1000  # rows
 NOT_OURS = (ValueError, TypeError, RecursionError)
-"""The exceptions when a value is converted that this program did not write."""
+"""The exceptions of a conversion whose value this program did not write."""
 
 Values = Mapping[str, Any]
 Row = tuple[Any, ...]
@@ -172,7 +172,7 @@ class CatalogueDamaged(CatalogueUnusable):
 
 
 class CatalogueContradicted(CatalogueDamaged):
-    """An index disagrees with its table, as a flipped bit causes it."""
+    """An index disagrees with its table, for example after a flipped bit."""
 
 
 class CatalogueFull(CatalogueUnusable):
@@ -240,7 +240,7 @@ class Session:
         self._closed = False
 
     def all(self, query: str, values: Values = {}) -> list[Row]:  # noqa: B006  it is never changed
-        """All rows of the answer."""
+        """Returns all rows of the result."""
         return [row for batch in self._parts(query, values) for row in batch]
 
     def first(self, query: str, values: Values = {}) -> Row | None:  # noqa: B006

@@ -74,7 +74,7 @@ class Table(Generic[RowT]):
                 return f"coalesce({column}, '{empty}') AS \"{name} [{kind}]\""
         return f'{column} AS "{name} [{kind}]"'
 
-    @cache  # noqa: B019  tables are never gone
+    @cache  # noqa: B019  tables are never freed
     def query(self, rest: str) -> str:
         """Returns the SELECT of whole rows. `rest`: the text after the table's name: WHERE, ORDER BY, LIMIT."""
         return f"SELECT {self.select()} FROM {self.name} {rest}"

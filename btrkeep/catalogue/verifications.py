@@ -26,7 +26,7 @@ _OLDEST = """SELECT host.name,
 _HOSTS = f"""SELECT DISTINCT host FROM backup
     WHERE name <> '' AND finished < :finished AND subvolume_id <= :subvolume_id AND NOT {_IS_EMPTY}"""
 _NEWEST_ID = "SELECT max(subvolume_id) FROM backup WHERE name <> ''"
-_LOOKS = f"""WITH damaged AS (SELECT DISTINCT host, name FROM damage WHERE fate IS NULL)
+_FACTS = f"""WITH damaged AS (SELECT DISTINCT host, name FROM damage WHERE fate IS NULL)
     SELECT backup.host, backup.name, damaged.host IS NOT NULL AS is_damaged, {_IS_EMPTY} AS is_empty,
         coalesce(backup.finished < :begun AND backup.subvolume_id <= :newest, 0)
             OR coalesce(verification.whole <= :until, 0) AS is_whole,
@@ -36,7 +36,7 @@ _LOOKS = f"""WITH damaged AS (SELECT DISTINCT host, name FROM damage WHERE fate 
     LEFT JOIN verification ON verification.host = backup.host AND verification.name = backup.name AND verification.at <= :until
     LEFT JOIN comparison ON comparison.host = backup.host AND comparison.name = backup.name AND comparison.at <= :until
     WHERE backup.name <> ''"""
-_COUNT_LOOKS = f"""SELECT is_damaged, is_empty, is_whole, is_begun, count(*) FROM ({_LOOKS})
+_COUNT_FACTS = f"""SELECT is_damaged, is_empty, is_whole, is_begun, count(*) FROM ({_FACTS})
     GROUP BY is_damaged, is_empty, is_whole, is_begun"""
 
 
@@ -73,7 +73,7 @@ class VerificationStore(CatalogueSession):
         """
         return {host for (host,) in self._reader.all(_HOSTS, {"finished": finished, "subvolume_id": subvolume_id})}
 
-    def looked_at(
+    def count_by_verification(
         self, until: datetime, begun: datetime | None, newest: int, in_doubt: Collection[tuple[str, str]]
     ) -> Counter[VerificationFacts]:
         """Counts final backups by their verification state.
@@ -84,10 +84,10 @@ class VerificationStore(CatalogueSession):
         values = {"until": until, "begun": begun, "newest": newest}
         counts = Counter[VerificationFacts]()
         if not in_doubt:
-            for is_damaged, *rest, count in self._reader.all(_COUNT_LOOKS, values):
+            for is_damaged, *rest, count in self._reader.all(_COUNT_FACTS, values):
                 counts[VerificationFacts(bool(is_damaged), False, *map(bool, rest))] += count
             return counts
-        for host, name, is_damaged, *rest in self._reader.all(_LOOKS, values):
+        for host, name, is_damaged, *rest in self._reader.all(_FACTS, values):
             counts[VerificationFacts(bool(is_damaged), (host, name) in in_doubt, *map(bool, rest))] += 1
         return counts
 
@@ -145,7 +145,7 @@ class DamageStore(CatalogueSession):
         return {(host, name): files for host, name, files in self._reader.all(_COUNTS)}
 
     def unrepaired_files(self) -> dict[tuple[str, str], int]:
-        """Returns the same without expired backups that a repaired copy replaces: nothing is to be done about them."""
+        """Returns the same as `damaged_files`, without expired backups that a repaired copy replaces: they need no action."""
         return {(host, name): files for host, name, files in self._reader.all(_UNREPAIRED)}
 
     def first_damaged(self) -> dict[tuple[str, str], str]:
@@ -171,7 +171,7 @@ class DamageStore(CatalogueSession):
             session.run_many(_DROP_DAMAGE, [damage.values(row) for row in new])
             damage.add(session, new)
 
-    def forget_looks(self, host: str, name: str) -> None:
+    def delete_verification(self, host: str, name: str) -> None:
         """Deletes the damages and verification results of a backup, because another backup has replaced it."""
         with self._writing("looks forgotten") as session:
             for statement in _FORGET:

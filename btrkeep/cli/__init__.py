@@ -47,13 +47,13 @@ def run_command_line(command: click.Command, name: str) -> int:
         click.echo(error.format_message())
         return Exit.USAGE
     except click.ClickException as error:
-        print_error(_in_our_words(error))
+        print_error(_as_operator_error(error))
         return Exit.USAGE
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return Exit.INTERRUPTED
     except SystemExit:  # from click: the reader (head, less) has closed the pipe, or after a completion
-        if not _nobody_reads():
+        if not _has_no_reader():
             raise
         hang_up(sys.stdout)
         return Exit.OK
@@ -111,11 +111,11 @@ def _raised_by_printing(error: OSError) -> bool:
     return trace is not None and trace.tb_frame.f_code.co_filename in _PRINTING
 
 
-def _nobody_reads() -> bool:
+def _has_no_reader() -> bool:
     """Returns True if standard output is a pipe without a reader."""
-    look = select.poll()
-    look.register(1, 0)
-    return any(event & select.POLLERR for _, event in look.poll(0))
+    poller = select.poll()
+    poller.register(1, 0)
+    return any(event & select.POLLERR for _, event in poller.poll(0))
 
 
 def _colour() -> bool | None:
@@ -123,7 +123,7 @@ def _colour() -> bool | None:
     return False if os.environ.get("NO_COLOR") else None
 
 
-def _in_our_words(error: click.ClickException) -> OperatorError:
+def _as_operator_error(error: click.ClickException) -> OperatorError:
     """Converts click's usage error, which would take three more lines, to one line and a hint."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f"`{context.command_path} --help` explains it" if context else ""

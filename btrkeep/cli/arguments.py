@@ -1,8 +1,8 @@
 """Arguments and options that all programs share: words that a function parses, paths, and the filesystem to use.
 
 A path is first tested by another process, because click, or the command, would wait for ever if a filesystem does not answer. A
-filesystem is named by a mount point, or by a pool. A command with many options takes them as `**options`, and makes the request of
-its work, or a dataclass, from them: an option is one field with its name.
+filesystem is named by a mount point, or by a pool. A command with many options takes them as `**options`, and makes a dataclass
+from them: each option is the field with its name.
 """
 
 import errno

@@ -170,12 +170,12 @@ class _Terminal:
         return getattr(self._stream, name)
 
 
-def say_wait(why: str) -> None:
+def print_wait(why: str) -> None:
     """Prints on standard error what the work waits for."""
     print_wrapped(f"waits: {printable(why)}", err=True)
 
 
-class SaidOnce:
+class WithoutRepeats:
     """Passes a text on, unless it is the same as the one before, because it is repeated."""
 
     def __init__(self, say_it: Callable[[str], None]) -> None:

@@ -6,7 +6,7 @@ man/btrkeep.toml.5 are made from that table.
 """
 
 from btrkeep.config.config_model import Config, HostConfig, Retention
-from btrkeep.config.for_reports import ReportingConfig, load_for_reports, point, state_of
+from btrkeep.config.for_reports import ReportingConfig, load_for_reports, renew_state_link, state_of
 from btrkeep.config.problems import page
 from btrkeep.config.published import Published, publish, published
 from btrkeep.config.reading import keep_valid, load, load_usable, other_pools
@@ -37,8 +37,8 @@ __all__ = [
     "load_usable",
     "other_pools",
     "page",
-    "point",
     "publish",
     "published",
+    "renew_state_link",
     "state_of",
 ]

@@ -39,7 +39,7 @@ Excluding = Callable[[Sections, Problems], Exclusion | None]
 STATE = Path("/var/lib/btrkeep")
 """The parent of each pool's state folder, unless the configuration has another one."""
 _INHERITED = {key.name for key in LEGAL[HOST].values() if key.inherited}
-_SOME = 3  # hosts that are named; the others are counted
+_MOST_NAMED = 3  # hosts that are named; the others are counted
 _COPIES = {REPLICA: "a replica", PUSH: "a [push] section", FETCHED_BY: "a [fetched_by] section", OFFSITE: "a repository"}
 _SAME_NAME = "{} already has this name, and `status` shows both in one table"
 _NEEDS_ADDRESS = ("port", "rsync_path", "ssh_options")  # keys about the connection to a host
@@ -55,13 +55,13 @@ class Policies:
     Equal policies are one object: 3,000 hosts have only a few.
     """
 
-    def __init__(self, everybody: Mapping[str, Any]) -> None:
-        self._everybody = everybody
+    def __init__(self, all_hosts: Mapping[str, Any]) -> None:
+        self._all_hosts = all_hosts
         self._made: dict[tuple[tuple[str, Any], ...], Retention] = {}
 
     def of(self, *sections: Mapping[str, Any]) -> Retention:
         """Returns the policy from these sections, the widest first; without any, the policy of all hosts."""
-        keys = dict(self._everybody)
+        keys = dict(self._all_hosts)
         for section in sections:
             keys |= section.get(RETENTION, {})
         key = tuple(keys.items())
@@ -157,7 +157,7 @@ def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _everybody(backup: Mapping[str, Any]) -> dict[str, Any]:
+def _all_hosts(backup: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of [backup] that apply to every host. Its `exclude` replaces the default instead of adding to it."""
     base = {"exclude": () if "exclude" in backup else DEFAULTS["exclude"]}
     return inherit(base, _shared(backup))
@@ -166,15 +166,15 @@ def _everybody(backup: Mapping[str, Any]) -> dict[str, Any]:
 def _hosts(
     sections: Sections, kept: list[SelfExclusion], policies: Policies, problems: Problems
 ) -> Iterator[tuple[str, config_model.HostConfig]]:
-    everybody = _everybody(sections.single[BACKUP])
+    all_hosts = _all_hosts(sections.single[BACKUP])
     groups = sections.named[GROUP]
-    shared = {name: inherit(everybody, _shared(table.values)) for name, table in groups.items()}
+    shared = {name: inherit(all_hosts, _shared(table.values)) for name, table in groups.items()}
     for name, table in sections.named[HOST].items():
         group = table.values.get("group")
         if group is not None and group not in groups:  # an unreadable file may define it
             setting, reason = f"{dotted(HOST, name, 'group')} = {show(group)}", f"there is no such group{nearest(group, groups)}"
             problems.add(table.file, setting, reason, (HOST, name, "group"), implied=problems.unread)
-        values = inherit(shared.get(group or "", everybody), table.values)
+        values = inherit(shared.get(group or "", all_hosts), table.values)
         values[RETENTION] = policies.of(groups[group].values if group in groups else {}, table.values)
         if "paths" not in values and not _paths_refused(table, groups):
             reason = 'missing: the source paths, such as paths = ["/etc", "/srv"]'
@@ -262,7 +262,7 @@ def _this_machine(
     """Checks a host without address: what its source paths must exclude."""
     for key in _NEEDS_ADDRESS:
         if key in table.values:
-            problems.say(table.file, dotted(HOST, name, key), "has no effect: without an address, the host is this machine")
+            problems.add_notice(table.file, dotted(HOST, name, key), "has no effect: without an address, the host is this machine")
     for key in ("before", "after"):
         if any("{address}" in word for word in values.get(key, ())):
             reason = "contains {address}, but the host has no address"
@@ -271,7 +271,7 @@ def _this_machine(
     where = dotted(HOST, name, "paths")
     for piece in source_exclusions:
         if piece.pattern:
-            problems.say(table.file, where, f"{quoted(piece.source)} contains {piece.name}: {piece.pattern} is excluded")
+            problems.add_notice(table.file, where, f"{quoted(piece.source)} contains {piece.name}: {piece.pattern} is excluded")
         else:
             reason = f"{quoted(piece.source)}: is {piece.name} itself, or lies in it"
             problems.add(table.file, where, reason, (HOST, name, "paths"))
@@ -288,7 +288,7 @@ def _share_with(name: str, file: Path, values: Mapping[str, Any], sections: Sect
         return None
     where = f"{dotted(HOST, name, 'share_with')} = {show(sibling)}"
     if sibling not in hosts:
-        problems.say(file, where, f"there is no such host, so nothing is shared{nearest(sibling, hosts)}")
+        problems.add_notice(file, where, f"there is no such host, so nothing is shared{nearest(sibling, hosts)}")
         return None
     group, other = values.get("group"), hosts[sibling].values.get("group")
     if (group is None or group != other) and not values.get("share_across_groups"):
@@ -341,19 +341,21 @@ def _report_empty_values(name: str, file: Path, values: Mapping[str, Any], probl
         for pattern in (f"{path}/*", f"{path}/**"):
             if pattern in values["exclude"]:
                 where = dotted(HOST, name, "paths")
-                problems.say(file, where, f"{quoted(path)} is backed up as an empty folder: {quoted(pattern)} excludes its content")
+                problems.add_notice(
+                    file, where, f"{quoted(path)} is backed up as an empty folder: {quoted(pattern)} excludes its content"
+                )
 
 
 def _report_hosts_without_retention(file: Path, hosts: Iterable[config_model.HostConfig], problems: Problems) -> None:
     """Adds one notice for all hosts without a retention policy: all of their backups are kept until the pool is full."""
     names = [host.name for host in hosts if host.retention.missing]
     if names:
-        problems.say(file, "no retention", f"every backup of {_listed(names)} is kept")
+        problems.add_notice(file, "no retention", f"every backup of {_listed(names)} is kept")
 
 
 def _listed(names: list[str]) -> str:
     """ "a", "a and b", "a, b, c and 2,997 other hosts"."""
-    parts, others = names[:_SOME], len(names) - _SOME
+    parts, others = names[:_MOST_NAMED], len(names) - _MOST_NAMED
     if others > 0:
         parts.append(counted(others, "other host"))
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

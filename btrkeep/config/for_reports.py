@@ -58,7 +58,7 @@ class ReportingConfig:
 
 
 def load_for_reports(pool: str = "main", file: Path | None = None, folder: Path = FOLDER, usual: Path = STATE) -> ReportingConfig:
-    """Returns the present configuration or its replacement. Raises ConfigError if there is neither one nor a [notify]."""
+    """Returns the present configuration or its replacement. Raises ConfigError if neither can be read, nor a [notify]."""
     try:
         config = load_usable(pool, file, folder)
     except ConfigError as error:
@@ -147,7 +147,7 @@ def state_of(pool: str, usual: Path = STATE) -> Path:
         return usual / pool
 
 
-def point(config: Config, usual: Path = STATE, folder: Path = FOLDER) -> None:
+def renew_state_link(config: Config, usual: Path = STATE, folder: Path = FOLDER) -> None:
     """Makes or renews the link, or removes it if it is not needed.
 
     Only for pools of this machine, which are configured in /etc/btrkeep, and where btrkeep is installed. Raises OSError.

@@ -133,7 +133,7 @@ class Problems:
     def add_unread(self, file: Path, reason: str, line: int | None = None, column: int | None = None) -> None:
         self.faults.append(Problem(file, "", reason, line=line, column=column, unread=True))
 
-    def say(self, file: Path, setting: str, reason: str) -> None:
+    def add_notice(self, file: Path, setting: str, reason: str) -> None:
         self.notices.append(_line(str(file), setting, reason))
 
 

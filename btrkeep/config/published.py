@@ -36,10 +36,10 @@ class FactStore(Protocol):
     """The catalogue, as far as it is needed here."""
 
     def get_fact(self, name: str) -> str | None:
-        """A fact by its name."""
+        """Returns a fact by its name."""
 
     def set_fact(self, name: str, value: str | None) -> None:
-        """Keep a fact."""
+        """Stores a fact; None deletes it."""
 
 
 @dataclass(frozen=True, slots=True)

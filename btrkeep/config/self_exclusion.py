@@ -43,7 +43,7 @@ class SourceExclusion:
     name: str
     """The path of btrkeep."""
     pattern: str
-    """What excludes it; empty if it contains the whole source path, so that nothing would remain."""
+    """The pattern that excludes it; empty if it contains the whole source path, so that nothing would remain."""
 
 
 def self_exclusions(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> list[SourceExclusion]:

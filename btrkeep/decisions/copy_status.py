@@ -201,13 +201,14 @@ class CopyStatus(Generic[Terms]):
 
 @dataclass(frozen=True, slots=True)
 class KnownCopies:
-    """`fetched`: the replica of each host that is fetched from another pool. `common`: by replica and host, the newest backup that
-    both pools have. `told_times`: by replica, when a pool that fetches from this one has last done so.
-    """
+    """The facts about copies of this pool, and of other pools in this one."""
 
     fetched: Mapping[str, str] = field(default_factory=dict)
+    """The replica of each host that is fetched from another pool."""
     common: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    told_times: Mapping[str, datetime] = field(default_factory=dict)
+    """By replica and host, the newest backup that both pools have."""
+    fetch_times: Mapping[str, datetime] = field(default_factory=dict)
+    """By replica, when the pool that fetches from this one last did so."""
 
 
 def copy_status(
@@ -282,8 +283,8 @@ def read_session(facts: FactReader, name: str, kind: str = REPLICA) -> ReplicaSe
     """
     if kind == FETCHED_BY:
         copies = copies_of(facts.get_fact(COPIES))
-        last_told = copies.told_times.get(name)
-        return ReplicaSession(last_told, last_told, hosts=len(copies.common.get(name, {}))) if last_told else None
+        last_fetch = copies.fetch_times.get(name)
+        return ReplicaSession(last_fetch, last_fetch, hosts=len(copies.common.get(name, {}))) if last_fetch else None
     return parse_fact(facts.get_fact(f"{kind}:{name}"), _session, None)
 
 
@@ -358,8 +359,8 @@ def read_stored(facts: FactReader, name: str) -> int | None:
 
 def copies_text(copies: KnownCopies) -> str:
     """Encodes the fact."""
-    told_texts = {name: format_time(moment) for name, moment in copies.told_times.items()}
-    document = {"fetched": copies.fetched, "common": copies.common} | ({"told": told_texts} if told_texts else {})
+    fetch_texts = {name: format_time(moment) for name, moment in copies.fetch_times.items()}
+    document = {"fetched": copies.fetched, "common": copies.common} | ({"told": fetch_texts} if fetch_texts else {})
     return json.dumps(document, separators=(",", ":"), sort_keys=True)
 
 
@@ -374,8 +375,8 @@ def _known_copies(fields: dict[str, Any]) -> KnownCopies:
         name: {host: newest for host, newest in of.items() if isinstance(newest, str)}
         for name, of in fields.get("common", {}).items()
     }
-    told_times = {name: parse_time(moment) for name, moment in fields.get("told", {}).items()}
-    return KnownCopies(dict(fields.get("fetched", {})), common, told_times)
+    fetch_times = {name: parse_time(moment) for name, moment in fields.get("told", {}).items()}
+    return KnownCopies(dict(fields.get("fetched", {})), common, fetch_times)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,14 +106,14 @@ class DrillFacts(Protocol):
     """The catalogue, as far as it is needed here."""
 
     def facts(self, beginning: str) -> Mapping[str, str]:
-        """Returns all facts whose names start with that."""
+        """Returns all facts whose names start with `beginning`."""
 
 
 class DrillNotes(DrillFacts, Protocol):
-    """And to write."""
+    """The catalogue, for reading and writing results of drills."""
 
     def set_fact(self, name: str, value: str | None) -> None:
-        """Keep a fact."""
+        """Stores a fact; None deletes it."""
 
 
 def in_turn(hosts: Iterable[str], drills: Mapping[str, Sequence[DrillResult]], chance: Random, now: datetime) -> list[str]:
@@ -237,8 +237,10 @@ def failure_words(drill: DrillResult) -> str:
     return f"{drill.host}@{drill.backup} {_FAILURES[drill.kind]}: {drill.text}"
 
 
-def again(drill: DrillResult) -> str:
-    """Returns the arguments of `backupd drill` that repeat a failed drill: the newest backup has to have the dump."""
+def repeat_arguments(drill: DrillResult) -> str:
+    """Returns the arguments of `backupd drill` that repeat a failed drill. A failed dump is
+    tested again in the newest backup.
+    """
     match drill.kind:
         case DrillKind.LOAD:
             return f"{drill.host}@latest"

@@ -59,7 +59,9 @@ def is_due(last_complete: datetime | None, every: float, window: Window | None, 
 def due_when(
     last_complete: datetime | None, every: float, window: Window | None, zone: ZoneInfo, now: datetime
 ) -> tuple[bool, datetime]:
-    """Returns the same without the reason, for thousands of hosts at once: whether it is due, and since when or when."""
+    """Returns the same as `is_due` without the reason, for thousands of hosts at once: whether the host is due, and since when, or
+    when it will be.
+    """
     if last_complete is None or last_complete > latest(now):
         return True, now
     begin = period_start(every, window, zone, now)

@@ -123,7 +123,7 @@ class Plan:
 
 def plan_host(facts: HostBackups, zone: ZoneInfo, now: datetime, *, clock_waits: bool) -> HostPlan:
     """Returns the plan of one host. `clock_waits`: the clock is doubted, so no grace period and no hold ends in this run."""
-    candidates = [_held_on(candidate, now) for candidate in facts.candidates] if clock_waits else facts.candidates
+    candidates = [_with_extended_hold(candidate, now) for candidate in facts.candidates] if clock_waits else facts.candidates
     decisions = decide(candidates, facts.policy, zone, now, forgotten=facts.forgotten)
     by_name = {candidate.name: candidate for candidate in candidates}
     mark, revive, delete, wait, amend = [], [], [], [], []
@@ -157,7 +157,7 @@ def _step(decision: Decision) -> ExpiryStep:
     return ExpiryStep(decision.name, decision.reasons, decision.expires)
 
 
-def _held_on(candidate: Candidate, now: datetime) -> Candidate:
+def _with_extended_hold(candidate: Candidate, now: datetime) -> Candidate:
     """Returns the candidate with an extended hold, if its hold would have ended by `now`."""
     if candidate.hold is None or candidate.hold.is_in_force(now):
         return candidate
@@ -214,7 +214,7 @@ def make_plan(
     return Plan(hosts, skipped_hosts, guarded.stop, total, tuple(unruled), tuple(unconfigured), tuple(stale))
 
 
-def only(plan: Plan, names: Container[tuple[str, str]]) -> Plan:
+def deletions_of(plan: Plan, names: Container[tuple[str, str]]) -> Plan:
     """Returns only the deletions of these backups, by host and name."""
     hosts = (
         replace(

@@ -107,7 +107,7 @@ class Finding:
     level: str
     """One of LEVELS."""
     text: str
-    """What was found."""
+    """The problem in words."""
     hint: str = ""
     """What to do; "": nothing."""
     unusable: bool = False

@@ -29,7 +29,7 @@ NO_POLICY = "no host has a retention policy, so nothing expires: set one in [ret
 
 
 def room_advice(config: Config) -> str:
-    """Returns the hint for a pool with too little room."""
+    """Returns the hint for a pool with too little free space."""
     policies = [*(host.retention for host in config.every_host.values()), *(copy.retention for copy in config.replicas.values())]
     return NO_POLICY if all(policy.missing for policy in policies) else EXPIRE
 
@@ -308,8 +308,8 @@ def redundancy(uses: Iterable[ChunkUse], missing: Collection[int]) -> Redundancy
 
 
 def note_redundancy(facts: FactWriter, current: Redundancy | None) -> None:
-    """Stores it for programs that may not read the chunks; only while a device is missing, because otherwise every program can
-    compute it.
+    """Stores the redundancy for programs that may not read the chunks; only while a device is missing, because otherwise every
+    program can compute it.
     """
     text = json.dumps(redundancy_as_json(current), sort_keys=True) if current and current.missing else None
     if text != facts.get_fact(_REDUNDANCY):
@@ -317,7 +317,7 @@ def note_redundancy(facts: FactWriter, current: Redundancy | None) -> None:
 
 
 def noted_redundancy(facts: FactReader) -> Redundancy | None:
-    """Returns the newest stored one; None without one."""
+    """Returns the newest stored redundancy; None if none is stored."""
     return parse_fact(facts.get_fact(_REDUNDANCY), _noted, None)
 
 
@@ -329,7 +329,7 @@ def _noted(given: Mapping[str, Any]) -> Redundancy:
 
 
 def redundancy_words(current: Redundancy) -> str:
-    """Formats it in one line: what is lost, what has one good copy left, and how many copies the rest has."""
+    """Formats it in one line: lost bytes, bytes with one good copy left, and the number of copies of the rest."""
     return "; ".join(_parts(current)) or "nothing is stored"
 
 

@@ -131,13 +131,13 @@ def _newest_failures(attempts: Sequence[StepAttempt], now: datetime) -> list[Ste
 
 
 def repeated_words(failure: RepeatedFailure) -> str:
-    """Formats it in one line."""
+    """Formats a repeated failure in one line."""
     why = f": {printable(failure.text)}" if failure.text else ""
     return f"{failure.subject}: did not finish {counted(failure.times, 'time')} in a row, since {local_time(failure.since)}{why}"
 
 
 def repeated_object(failure: RepeatedFailure) -> dict[str, object]:
-    """Returns it as JSON."""
+    """Returns a repeated failure as a JSON object."""
     since = format_time(failure.since)
     return {
         "step": str(failure.step),
@@ -276,7 +276,7 @@ def noted_attempt(facts: FactWriter, step: Step, now: datetime, name: str = "") 
 
 
 def dedupe_words(dedupe: Dedupe, *, with_outcome: bool = True) -> str:
-    """Formats it: "complete: 4.5 MiB of 12 files shared; 3 MiB less of data, 1 MiB more of metadata in use"."""
+    """Formats the result of a dedupe: "complete: 4.5 MiB of 12 files shared; 3 MiB less of data, 1 MiB more of metadata in use"."""
     parts = [f"{format_size(dedupe.shared_bytes)} of {counted(dedupe.files, 'file')} shared"]
     if dedupe.data_saved is not None and dedupe.metadata_added is not None:
         parts.append(f"{_more(-dedupe.data_saved)} of data, {_more(dedupe.metadata_added)} of metadata in use")

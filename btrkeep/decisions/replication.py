@@ -362,8 +362,8 @@ _MOST_CLAIMED = 4  # multiples of this filesystem's size that are plausible: wit
 def longest_stream(claimed: int | None, filesystem: int) -> int:
     """Returns the most bytes a stream may have.
 
-    `claimed`: bytes of all files of the backup, as the other server says, None if it does not say; `filesystem`: bytes that the
-    receiving filesystem has room for when it is empty. The result is between one and sixteen times that size::
+    `claimed`: bytes of all files of the backup that the other server announces, None if it does not; `filesystem`: the capacity of
+    the receiving filesystem in bytes. The result is between one and sixteen times that size::
 
         limit
         16 fs |                    ________   a claim is believed up to 4 fs

@@ -63,7 +63,7 @@ def by_hand(asked: DeletionRequest | None) -> str:
     return reason_words(Reason(RetentionCode.BY_HAND, text=asked.why)) if asked else ""
 
 
-def goes_words(expires: datetime, now: datetime) -> str:
+def deletion_words(expires: datetime, now: datetime) -> str:
     """Formats when a backup is deleted that may be deleted from `expires` on: by the next expiry, if that time is past."""
     return f"due for deletion since {local_time(expires)}" if expires <= now else f"expires {local_time(expires)}"
 
@@ -71,7 +71,7 @@ def goes_words(expires: datetime, now: datetime) -> str:
 def words_of(decision: Decision, now: datetime) -> str:
     """Formats why a backup is kept, or when it is deleted and why."""
     why = reasons_words(decision.reasons)
-    return f"{goes_words(decision.expires, now)}: {why}" if decision.expires else why
+    return f"{deletion_words(decision.expires, now)}: {why}" if decision.expires else why
 
 
 def policy_words(policy: Retention) -> str:
@@ -105,7 +105,7 @@ class ExplainedHost:
 
 
 def as_of(facts: HostBackups, at: datetime) -> HostBackups:
-    """Returns the host at the time `at`: without later backups and marks. Future backups are not invented."""
+    """Returns the host at the time `at`: without later backups and marks. A time in the future adds no backups."""
     then = [
         replace(candidate, expired=None) if candidate.expired and candidate.expired > at else candidate
         for candidate in facts.candidates

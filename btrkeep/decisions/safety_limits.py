@@ -162,12 +162,12 @@ def clock_verdict(past: ClockPast, now: ClockFact, newest: datetime | None, rehe
     if not rehearsal and _has_stayed(past, now, newest):
         return ClockVerdict()
     trusted = past.trusted
-    if trusted and not rehearsal and trusted.boot_id == now.boot_id and _goes_on(trusted, now):
+    if trusted and not rehearsal and trusted.boot_id == now.boot_id and _is_consistent(trusted, now):
         return ClockVerdict()
     newest_known = max((moment for moment in (trusted.wall if trusted else None, newest) if moment), default=None)
     if newest_known and now.wall < newest_known - BACKWARDS:
         return ClockVerdict(stop=ClockBehind(now.wall, newest_known))
-    if trusted is None or rehearsal or _goes_on(trusted, now):
+    if trusted is None or rehearsal or _is_consistent(trusted, now):
         return ClockVerdict()
     return ClockVerdict(wait=ClockAhead(now.wall - trusted.wall, trusted.wall, _explained(trusted, now)[0]))
 
@@ -175,7 +175,7 @@ def clock_verdict(past: ClockPast, now: ClockFact, newest: datetime | None, rehe
 def _has_stayed(past: ClockPast, now: ClockFact, newest: datetime | None) -> bool:
     """True if the clock has run normally for a night since a doubted time. A clock that is behind also needs a run that ended."""
     doubted, trusted = past.doubted, past.trusted
-    if doubted is None or not _goes_on(doubted, now) or _between(doubted, now) < STAYED:
+    if doubted is None or not _is_consistent(doubted, now) or _between(doubted, now) < STAYED:
         return False
     if newest and newest > now.wall + BACKWARDS:
         return False
@@ -194,10 +194,10 @@ def past_after(past: ClockPast, now: ClockFact, verdict: ClockVerdict) -> ClockP
     """
     if not verdict.stop and not verdict.wait:
         return ClockPast(now)
-    return past if past.doubted and _goes_on(past.doubted, now) else replace(past, doubted=now)
+    return past if past.doubted and _is_consistent(past.doubted, now) else replace(past, doubted=now)
 
 
-def _goes_on(last: ClockFact, now: ClockFact) -> bool:
+def _is_consistent(last: ClockFact, now: ClockFact) -> bool:
     """Returns True if the wall clock has run since then in agreement with the boot clock."""
     explained, slack = _explained(last, now)
     return -BACKWARDS <= now.wall - last.wall <= explained + slack

@@ -18,7 +18,7 @@ from btrkeep.decisions.findings import SCHEDULE, WARNING, Finding
 from btrkeep.units import counted, format_duration, format_time, local_time, parse_time
 
 SCHEDULE_FACT = "schedule"
-"""The name of the fact in the catalogue with the newest answer, for the dashboard."""
+"""The name of the fact in the catalogue with the newest schedule, for the dashboard."""
 CALLERS_FACT = "run_callers"
 """The name of the fact in the catalogue with the callers that started the last runs."""
 PAST = timedelta(days=3)
@@ -31,7 +31,7 @@ class Start:
     """A coming start of `backupd run` for this pool."""
 
     at: datetime
-    """When."""
+    """When it starts."""
     hosts: tuple[str, ...] = ()
     """Patterns of the named hosts; empty: those that are due."""
     regardless: bool = False
@@ -77,7 +77,7 @@ class ScheduleVerdict:
     unknown: str = ""
     """Why nothing can be decided; "": it can."""
     by_hand: bool = False
-    """True if nothing starts runs and no unit reads the configuration: it is run by hand, or not installed yet."""
+    """True if nothing starts runs and no unit reads the configuration: it is run manually, or not installed yet."""
     by_units: bool = True
     """True if systemd's units read this configuration."""
     pool: str = "main"
@@ -182,7 +182,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def schedule_text(verdict: ScheduleVerdict, now: datetime) -> str:
-    """Encodes the answer for the catalogue and the dashboard."""
+    """Encodes the schedule for the catalogue and the dashboard."""
     return json_text(
         {
             "looked": format_time(now),
@@ -215,7 +215,7 @@ class StoredSchedule:
 
 
 def stored_schedule(text: str | None) -> StoredSchedule | None:
-    """Decodes the catalogue's answer; None if there is none."""
+    """Decodes the catalogue's schedule; None if there is none."""
 
     def parse(value: Mapping[str, Any]) -> StoredSchedule:
         first = parse_time(value["first"]) if value["first"] else None

@@ -1,4 +1,4 @@
-"""What a scrub has read: every present device completely, or which not, and why; and read errors counted since. Pure. btrfs-progs
+"""Decides which devices a scrub has not read completely, and why, and follows the counted read errors since then. Pure. btrfs-progs
 6.2 reports a scrub of a pool with a missing device as aborted, exits with 0, and resumes it each time without reading anything.
 
 The counters show that a read failed, but not of what. Only the kernel's log names it, and not always.
@@ -137,7 +137,7 @@ class SeenErrors:
         return self.unexplained[0][0] if self.unexplained else None
 
 
-def grown(seen: SeenErrors, counters: Mapping[int, int]) -> int:
+def new_errors(seen: SeenErrors, counters: Mapping[int, int]) -> int:
     """Returns how many errors were counted since. A counter that is lower than before has been reset."""
     before = seen.counters
     return sum(count - before.get(devid, 0) if count >= before.get(devid, 0) else count for devid, count in counters.items())
@@ -145,7 +145,7 @@ def grown(seen: SeenErrors, counters: Mapping[int, int]) -> int:
 
 def seen_now(seen: SeenErrors, counters: Mapping[int, int], named: int, boot: str, message: int, now: datetime) -> SeenErrors:
     """Returns the present check, in whose messages the log had `named` that many errors."""
-    unexplained, unnamed = seen.unexplained, max(0, grown(seen, counters) - named)
+    unexplained, unnamed = seen.unexplained, max(0, new_errors(seen, counters) - named)
     if unnamed:
         unexplained = (*unexplained, (now, unnamed))
     if len(unexplained) > _MOST:  # the later time, so that no error is forgotten too early

@@ -121,9 +121,9 @@ class Verified:
     by: VerifiedBy | None = None
     """The source of the proof; None: none."""
     at: datetime | None = None
-    """When."""
+    """When that source read it; None: never."""
     read: int = 0
-    """Number of files that `backupd verify` read; None: it did not."""
+    """Number of files that `backupd verify` read; 0: it did not read the backup."""
     compared: int = 0
     """Number of them that were compared with a recorded checksum."""
     damages: int = 0
@@ -213,28 +213,28 @@ def last_reads(catalogue: KnownBackups, hosts: Iterable[str], now: datetime) -> 
 
 
 def late_reads(
-    oldest: Mapping[str, datetime], looks: Mapping[str, datetime | None], max_age: float, now: datetime, *, is_asked: bool
+    oldest: Mapping[str, datetime], read_times: Mapping[str, datetime | None], max_age: float, now: datetime, *, is_asked: bool
 ) -> tuple[str, ...]:
     """Returns the hosts whose data was not read for longer than `max_age` seconds, though the oldest backup is older than that.
 
     If nothing was ever read, that is a choice and not late, unless `is_asked`: the configuration has a limit.
     """
-    if not is_asked and not any(looks.values()):
+    if not is_asked and not any(read_times.values()):
         return ()
     since = now - timedelta(seconds=max_age)
-    return tuple(sorted(host for host, last in looks.items() if oldest[host] < since and (last is None or last < since)))
+    return tuple(sorted(host for host, last in read_times.items() if oldest[host] < since and (last is None or last < since)))
 
 
-def verification_sentence(looks: Mapping[str, datetime | None], damaged: int, now: datetime) -> str:
+def verification_sentence(read_times: Mapping[str, datetime | None], damaged: int, now: datetime) -> str:
     """Summarises all hosts in a sentence: those whose data was read, and the number of damaged backups; "" if none was
     ever read.
     """
-    read = [last for last in looks.values() if last]
+    read = [last for last in read_times.values() if last]
     parts = []
     if read:
         age = format_duration(max(0.0, (now - min(read)).total_seconds()))
-        hosts_words = "every host" if len(read) == len(looks) else f"{len(read):,} of {counted(len(looks), 'host')}"
-        never = f", of {counted(len(looks) - len(read), 'host')} never" if len(read) < len(looks) else ""
+        hosts_words = "every host" if len(read) == len(read_times) else f"{len(read):,} of {counted(len(read_times), 'host')}"
+        never = f", of {counted(len(read_times) - len(read), 'host')} never" if len(read) < len(read_times) else ""
         parts.append(f"data of {hosts_words} was read within the last {age}{never}")
     if damaged:
         parts.append(f"{counted(damaged, 'backup')} damaged")
@@ -274,15 +274,15 @@ def verification_counts(catalogue: Catalogue, now: datetime) -> Counter[Verifica
     if scrub and not (scrub.is_whole and scrub.finished <= until):
         scrub = None
     in_doubt = doubtful.backups if doubtful else frozenset[tuple[str, str]]()
-    looks = catalogue.looked_at(until, scrub.begun if scrub else None, scrub.newest if scrub else 0, in_doubt)
+    counts_by_facts = catalogue.count_by_verification(until, scrub.begun if scrub else None, scrub.newest if scrub else 0, in_doubt)
     counts = Counter[VerificationState]()
-    for verification_facts, number in looks.items():
+    for verification_facts, number in counts_by_facts.items():
         counts[state_of(verification_facts)] += number
     return counts
 
 
 def note_begin(facts: FactWriter, begin: ScrubBegin) -> None:
-    """Stores it, instead of the one before."""
+    """Stores the state when a scrub started, and replaces the previous one."""
     facts.set_fact(_BEGUN, json.dumps({"newest": begin.newest, "at": begin.at.isoformat() if begin.at else None}))
 
 
@@ -296,7 +296,7 @@ def _scrub_begin(given: Mapping[str, Any]) -> ScrubBegin:
 
 
 def note_scrub(facts: FactWriter, scrub: FinishedScrub) -> None:
-    """Stores it, instead of the one before."""
+    """Stores a finished scrub, and replaces the previous one."""
     facts.set_fact(SCRUB, json.dumps({**asdict(scrub), "begun": format_time(scrub.begun), "finished": format_time(scrub.finished)}))
 
 
@@ -408,7 +408,7 @@ def written_last(
 
 
 def note_in_doubt(facts: FactWriter, in_doubt: BackupsInDoubt | None) -> None:
-    """Stores them for programs that cannot read the pool; None: none."""
+    """Stores the backups in doubt for programs that cannot read the pool; None: there are none."""
     fields = {"since": format_time(in_doubt.since), "backups": sorted(in_doubt.backups)} if in_doubt else None
     text = json.dumps(fields) if fields else None
     if text != facts.get_fact(_IN_DOUBT):
@@ -416,7 +416,7 @@ def note_in_doubt(facts: FactWriter, in_doubt: BackupsInDoubt | None) -> None:
 
 
 def read_in_doubt(facts: FactReader) -> BackupsInDoubt | None:
-    """Reads them; None if there are none, or if the fact is invalid."""
+    """Reads the stored backups in doubt; None if there are none, or if the fact is invalid."""
     return parse_fact(facts.get_fact(_IN_DOUBT), _backups_in_doubt, None)
 
 
@@ -425,7 +425,7 @@ def _backups_in_doubt(given: Mapping[str, Any]) -> BackupsInDoubt:
 
 
 def in_doubt_words(in_doubt: BackupsInDoubt) -> str:
-    """Formats them in one line."""
+    """Formats the number of backups in doubt and the reason in one line."""
     return (
         f"{counted(len(in_doubt.backups), 'backup')} written just before a crash of this server, "
         f"noticed {local_time(in_doubt.since)}, and not read since"

@@ -132,7 +132,7 @@ class PieceBuffer:
                     with room[done:end] as part:
                         number = os.preadv(fd, [part], start + done)
                 except OSError as error:
-                    if error.errno != errno.EINVAL or not past_memory(fd, wanted=False):
+                    if error.errno != errno.EINVAL or not bypass_page_cache(fd, wanted=False):
                         raise
                     continue  # not aligned as this filesystem requires
                 if not number:
@@ -144,7 +144,7 @@ class PieceBuffer:
         return not _memory.memcmp(self._address, other._address, length)
 
 
-def past_memory(fd: int, *, wanted: bool) -> bool:
+def bypass_page_cache(fd: int, *, wanted: bool) -> bool:
     """Makes an open file bypass the page cache, or use it again. Returns False if that is not possible."""
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     if bool(flags & os.O_DIRECT) == wanted:

@@ -58,7 +58,7 @@ def open_inner(folder: int, name: bytes) -> int:
 
 
 def open_on_same_device(folder: int, name: bytes) -> int:
-    """Does the same, but raises OSError with EXDEV if another filesystem or subvolume is mounted there."""
+    """Does the same as `open_inner`, but raises OSError with EXDEV if another filesystem or subvolume is mounted there."""
     fd = open_inner(folder, name)
     try:
         require_device(fd, os.fstat(folder).st_dev)

@@ -88,7 +88,7 @@ class Lock:
         _write(self._text, self.holder)
 
     def leave(self) -> None:
-        """Closes the lock without releasing it: the processes that inherited it still hold it, and the text says so."""
+        """Closes the lock without releasing it: the processes that inherited it still hold it, and its text names the holder."""
         for file in {self.fd, self._text} - {-1}:
             os.close(file)
         self.fd = self._text = -1
@@ -130,7 +130,7 @@ def read_holder(path: Path) -> Holder | None:
     except OSError:
         return None
     except (ValueError, TypeError, RecursionError):
-        return _known_to_the_kernel(path)
+        return _holder_by_kernel(path)
 
 
 def _parsed(text: bytes) -> Holder:
@@ -143,7 +143,7 @@ def _parsed(text: bytes) -> Holder:
     return holder
 
 
-def _known_to_the_kernel(path: Path) -> Holder | None:
+def _holder_by_kernel(path: Path) -> Holder | None:
     try:
         holders = [(pid, start_time(pid)) for pid in flock_holders(path.stat())]
     except OSError:

@@ -81,12 +81,12 @@ def enable(pool: Pool, now: datetime) -> None:
 
 @Checkpoint("simple quotas switched off")
 def disable(pool: Pool) -> None:
-    """Disables them; the kernel deletes all groups and numbers. Raises OSError."""
+    """Disables simple quotas; the kernel deletes all groups and their byte counts. Raises OSError."""
     _control(pool, _DISABLE)
     _since_file(pool).unlink(missing_ok=True)
 
 
-def strangers(pool: Pool) -> list[str]:
+def foreign_groups(pool: Pool) -> list[str]:
     """Returns the groups that were made by hand and do not belong to this pool, in btrfs-progs' notation. Raises OSError."""
     try:
         names = [entry.name.split("_") for entry in os.scandir(SYSFS / pool.filesystem / "qgroups")]

@@ -80,7 +80,7 @@ def opened(path: Path) -> ClosingFd:
 
 @Checkpoint("subvolume created")
 def create(path: Path) -> None:
-    """An empty subvolume."""
+    """Creates an empty subvolume."""
     with opened(path.parent) as parent:
         ioctl(parent, _SUBVOL_CREATE_V2, bytearray(_ARGS_V2.pack(0, 0, 0, os.fsencode(path.name))))
 

@@ -17,7 +17,7 @@ from typing import Generic, NoReturn, TypeVar
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 from btrkeep.process.proc import GroupMember, are_dead, members
-from btrkeep.process.programs import UNENDING, ProgramFailed, ProgramResult, environment, found_program, paste_line, wait_for_end
+from btrkeep.process.programs import UNENDING, ProgramFailed, ProgramResult, environment, paste_line, program_path, wait_for_end
 from btrkeep.process.progress import Cancellation
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _PIPE = 1 << 16
 _NO_PROCESS = "the limit of processes is reached (TasksMax= of the unit, ulimit -u)"
 _LOOK_AWAY = 0.02
-_SLOW = 0.25  # seconds between two looks at a group that outlives its leader
+_SLOW = 0.25  # seconds between two checks of a group that outlives its leader
 ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 """The start of a command line for a program that the kernel kills when the thread that started it ends (prctl(2))."""
 PATIENCE = 10.0
@@ -93,7 +93,7 @@ class Group:
         try:
             process = subprocess.Popen(
                 command,
-                executable=found_program(command[0], variables.get("PATH")),
+                executable=program_path(command[0], variables.get("PATH")),
                 stdin=subprocess.PIPE if wraps else subprocess.DEVNULL,
                 stdout=on_stdout if isinstance(on_stdout, int) else subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -130,7 +130,7 @@ class Group:
         try:
             process = subprocess.Popen(
                 (*ENDS_WITH_US, *command),
-                executable=found_program(ENDS_WITH_US[0], variables["PATH"]),
+                executable=program_path(ENDS_WITH_US[0], variables["PATH"]),
                 stdin=files[0],
                 stdout=files[1],
                 stderr=files[2],

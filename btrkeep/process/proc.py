@@ -322,7 +322,7 @@ _SHELLS = frozenset({"sshd", "sshd-session", "login", "su", "sudo", "tmux: serve
 
 
 def caller() -> str:
-    """Returns the name of what started this process."""
+    """Returns a name for the program, unit or login that started this process."""
     parents = parent_names()
     if _CRONS & parents:
         return CRON
@@ -344,6 +344,6 @@ def _units() -> list[str]:
         return []
 
 
-def is_elsewhere_known(name: str) -> bool:
+def has_known_starts(name: str) -> bool:
     """Returns True for callers whose next starts are read from timers and crontabs, and for people."""
     return name in (CRON, LOGIN, "cron.service", "crond.service", "anacron.service") or bool(_OURS.fullmatch(name))

@@ -55,7 +55,7 @@ def paste_line(command: Iterable[str]) -> str:
 
 
 @lru_cache(64)
-def found_program(program: str, path: str | None) -> str:
+def program_path(program: str, path: str | None) -> str:
     """Returns the path of a program, searched once, and not by each child in every folder of PATH."""
     return shutil.which(program, path=path) or program
 
@@ -305,14 +305,14 @@ def start_detached(command: Sequence[str]) -> int:
 
 def _start(command: Sequence[str], out: int, err: int, errors: int | None = None) -> subprocess.Popen[bytes]:
     kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # needed in a checkout that is not installed
-    asked = {ERRORS_VARIABLE: str(errors)} if errors is not None else {}
+    reporting = {ERRORS_VARIABLE: str(errors)} if errors is not None else {}
     try:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            env=environment(kept | asked),
+            env=environment(kept | reporting),
             pass_fds=() if errors is None else (errors,),
             start_new_session=True,
             cwd="/",

@@ -155,16 +155,16 @@ class Status:
     """The line in `systemctl status`, sent at most once a second, however often it is changed."""
 
     def __init__(self) -> None:
-        self._told = 0.0
+        self._sent = 0.0
         self._line = ""
 
     def say(self, line: str) -> None:
         """Sends an important state now."""
         if line != self._line:
-            self._line, self._told = line, time.monotonic()
+            self._line, self._sent = line, time.monotonic()
             tell(f"STATUS={' '.join(line.split())}")
 
     def go_on(self, line: Callable[[], str]) -> None:
         """Sends the progress; makes the line only if the last one is a second old."""
-        if time.monotonic() - self._told >= _EVERY:
+        if time.monotonic() - self._sent >= _EVERY:
             self.say(line())

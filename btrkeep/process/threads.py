@@ -24,7 +24,7 @@ class NoThread(OperatorError):
 
 
 def start(thread: threading.Thread) -> None:
-    """Starts it. Raises NoThread."""
+    """Starts the thread. Raises NoThread."""
     try:
         thread.start()
     except RuntimeError:  # Python's error if no thread can be started

@@ -10,7 +10,16 @@ from typing import Any
 
 from btrkeep.descriptors import Closing
 from btrkeep.errors import OperatorError
-from btrkeep.serving.protocol import FAILED, HEAD, LONGEST_ANSWER, LONGEST_FRAME, RequestRefused, StreamHeader, asked, read_answer
+from btrkeep.serving.protocol import (
+    FAILED,
+    HEAD,
+    LONGEST_ANSWER,
+    LONGEST_FRAME,
+    RequestRefused,
+    StreamHeader,
+    read_answer,
+    request_line,
+)
 
 __all__ = ["Absent", "RootServiceClient", "Stream"]
 
@@ -37,7 +46,7 @@ class RootServiceClient:
 
     def ask(self, verb: str, **arguments: Any) -> Any:
         """Returns the answer in the types of JSON. Raises RequestRefused, Absent, and UsageError for a request that is too long."""
-        with closing(_Line(self, asked(verb, self.who, arguments, self.session))) as line:
+        with closing(_Line(self, request_line(verb, self.who, arguments, self.session))) as line:
             answer = line.answer()
         if isinstance(answer, StreamHeader):
             raise RequestRefused(f"{verb} is answered with a stream", "this is a bug in the client")
@@ -45,7 +54,7 @@ class RootServiceClient:
 
     def stream(self, verb: str, **arguments: Any) -> "Stream":
         """Opens a stream; close it, best as a context. Raises RequestRefused, Absent, and UsageError."""
-        line = _Line(self, asked(verb, self.who, arguments, self.session))
+        line = _Line(self, request_line(verb, self.who, arguments, self.session))
         try:
             answer = line.answer()
             if not isinstance(answer, StreamHeader):
@@ -112,10 +121,10 @@ class _Line:
 
     def answer(self) -> Any:
         """Returns the decoded next line. Raises RequestRefused or Absent."""
-        looked = 0
-        while (end := self._held.find(b"\n", looked)) < 0:
-            looked = len(self._held)
-            if looked > LONGEST_ANSWER:
+        searched = 0
+        while (end := self._held.find(b"\n", searched)) < 0:
+            searched = len(self._held)
+            if searched > LONGEST_ANSWER:
                 raise RequestRefused("the service's answer is incomplete")
             self._more()
         return read_answer(self.exactly(end + 1))

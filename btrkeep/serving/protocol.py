@@ -71,7 +71,7 @@ class Request:
     """A request."""
 
     verb: str
-    """What to do."""
+    """The requested action, one of SERVICE_VERBS."""
     who: str
     """The user, given by root; "" with a `session`."""
     arguments: Mapping[str, Any]
@@ -103,7 +103,7 @@ def login_socket_of(pool: str) -> Path:
 
 
 def encoded(value: object) -> bytes:
-    """A line of JSON."""
+    """Encodes a value as a line of JSON."""
     return json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"
 
 
@@ -132,7 +132,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def asked(verb: str, who: str, arguments: Mapping[str, Any], session: str | None = None) -> bytes:
+def request_line(verb: str, who: str, arguments: Mapping[str, Any], session: str | None = None) -> bytes:
     """Returns the line of a request, with a session or in the name of `who`. Raises UsageError if it is too long."""
     asker = {"who": who} if session is None else {"session": session}
     line = encoded({"verb": verb, **asker, "arguments": dict(arguments)})
@@ -158,17 +158,17 @@ def read_request(line: bytes) -> Request:
 
 
 def answer_line(answer: object) -> bytes:
-    """The line of an answer."""
+    """Encodes an answer as a line."""
     return encoded({"ok": True, "answer": answer})
 
 
 def stream_line(stream: StreamHeader) -> bytes:
-    """The line before a stream's frames."""
+    """Encodes the line before a stream's frames."""
     return encoded({"ok": True, "stream": {"name": stream.name, "type": stream.type, "length": stream.length}})
 
 
 def error_line(error: OperatorError) -> bytes:
-    """The line of a failure."""
+    """Encodes an error as a line."""
     is_public = isinstance(error, StateConflict) or (isinstance(error, RequestRefused) and error.is_public)
     job = {"job": error.job} if isinstance(error, RequestRefused) and error.job else {}
     return encoded({"ok": False, "error": error.message, "hint": error.hint, "kind": kind_of(error), "own": is_public, **job})

@@ -39,8 +39,8 @@ class Viewer:
 
     @property
     def admin(self) -> bool:
-        """True if the user may have files written to other places of a host than their own, which allows him to become
-        root there.
+        """True if the user may restore files to other paths of a host than their original ones: whoever may do that can become root
+        there.
         """
         return self.role == "admin"
 
@@ -80,18 +80,19 @@ Holder = str | tuple[str, ...]
 """The name of a user, or of all users together with the same limit of hosts."""
 
 
-class NoPlace(Exception):
-    """There is none. `own`: because of what this user, or others who are limited to the same hosts, have already."""
+class NoSlot(Exception):
+    """No slot is free, or too many bytes wait. `own`: the limit of this user, or of all users limited to the same hosts, is
+    reached; otherwise that of all users.
+    """
 
     def __init__(self, *, own: bool) -> None:
         super().__init__("no slot is free")
         self.own = own
 
 
-class Places:
-    """`at_once` slots, of which one user may use `of_one`, and so may all users with the same limit of hosts together.
-
-    The last one is reserved for users without a slot.
+class Slots:
+    """`at_once` slots, of which one user may use `of_one`, and so may all users with the same limit of hosts together. The last
+    free slot is reserved for users without a slot.
     """
 
     def __init__(self, at_once: int, of_one: int) -> None:
@@ -101,14 +102,14 @@ class Places:
         self._lock = threading.Lock()
 
     def take(self, viewer: Viewer) -> None:
-        """Takes a slot. Raises NoPlace."""
+        """Takes a slot. Raises NoSlot."""
         keys = holders(viewer)
         with self._lock:
             held = max(self._taken[key] for key in keys)
             if held >= self.of_one:
-                raise NoPlace(own=True)
+                raise NoSlot(own=True)
             if self._total >= self.at_once - (1 if held else 0):
-                raise NoPlace(own=False)
+                raise NoSlot(own=False)
             self._total += 1
             self._taken.update(keys)
 
@@ -121,7 +122,7 @@ class Places:
 
     @property
     def total(self) -> int:
-        """How many are taken."""
+        """Returns the number of taken slots."""
         return self._total
 
 
@@ -166,16 +167,16 @@ class UnreadBytes:
 
     @contextmanager
     def taken(self, viewer: Viewer, size: int) -> Iterator[None]:
-        """Counts an answer until the context ends. Raises NoPlace if too much waits already. A user for whom nothing waits gets an
+        """Counts an answer until the context ends. Raises NoSlot if too much waits already. A user for whom nothing waits gets an
         answer of any size unless the limit for all is reached.
         """
         keys = holders(viewer)
         with self._lock:
             held = max(self._held[key] for key in keys)
             if held and held + size > self._of_one:
-                raise NoPlace(own=True)
+                raise NoSlot(own=True)
             if self._total + (size if held else 0) > self._in_all:
-                raise NoPlace(own=False)
+                raise NoSlot(own=False)
             self._total += size
             self._held.update(dict.fromkeys(keys, size))
         try:

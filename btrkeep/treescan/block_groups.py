@@ -105,7 +105,7 @@ class DeviceExtents:
 
 
 def chunks(fd: int) -> Chunks:
-    """All chunks. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
+    """Returns all chunks. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
     parts, seen = [], 0
     search = TreeSearch(fd, ctree.CHUNK_TREE_OBJECTID, _FIRST, _LAST)
     for at, keys in batches(search):
@@ -120,7 +120,7 @@ def chunks(fd: int) -> Chunks:
 
 
 def device_extents(fd: int) -> DeviceExtents:
-    """All device extents. Raises OSError."""
+    """Returns all device extents. Raises OSError."""
     parts = []
     first, last = (1, ctree.DEV_EXTENT_KEY, 0), (TOP, ctree.DEV_EXTENT_KEY, TOP)
     search = TreeSearch(fd, ctree.DEV_TREE_OBJECTID, first, last)

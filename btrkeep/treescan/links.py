@@ -4,8 +4,8 @@ NumPy: its import takes longer than most of these searches.
 Layouts: the kernel's btrfs_tree.h (struct btrfs_inode_item, btrfs_inode_ref, btrfs_inode_extref). Link counts, names and times that
 were changed since the last commit may still wait outside of the tree (delayed inodes), so callers commit first.
 
-A reference to data in the extent tree names one tree, or one tree block, and snapshots share tree blocks: who shares an extent is
-not to be read there. By LOGICAL_INO_V2 the kernel follows the tree blocks up to every root. Layouts: struct
+A reference to data in the extent tree names one tree, or one tree block, and snapshots share tree blocks, so the extent tree does
+not show which subvolumes share an extent. By LOGICAL_INO_V2 the kernel follows the tree blocks up to every root. Layouts: struct
 btrfs_ioctl_logical_ino_args and btrfs_data_container in linux/btrfs.h (Linux 4.15).
 """
 
@@ -148,7 +148,7 @@ _Names = dict[int, list[tuple[int, bytes]]]
 """(inode of the folder, name in it) of each name, by inode."""
 
 
-class _Found(NamedTuple):
+class _SearchResult(NamedTuple):
     """The result of one search. `image`: its buffer without the generations of the leaves, with which the headers at `headers`
     start. `last`: the position of the last item's header; None if there are no more items.
     """
@@ -170,7 +170,7 @@ class InodeNames:
         """`fd` is any folder of the filesystem."""
         self._search = TreeSearch(fd, buffer_size=_ONE_INODE)
         self._folders: dict[tuple[int, int], tuple[bytes, ...]] = {}
-        self._before: dict[tuple[int, int, int], _Found] = {}
+        self._before: dict[tuple[int, int, int], _SearchResult] = {}
         self._remembered = 0  # bytes
         self._last: tuple[list[int], _Names, dict[int, list[bytes]]] = [], {}, {}
 
@@ -235,7 +235,7 @@ class InodeNames:
                 merged.setdefault(ino, []).extend(names)
         return merged
 
-    def _searches(self, subvolume: int, cluster: Sequence[int]) -> Iterator[_Found]:
+    def _searches(self, subvolume: int, cluster: Sequence[int]) -> Iterator[_SearchResult]:
         first = max(_ROOT_FOLDER + 1, cluster[0] - _FOLDERS_BEFORE) if len(cluster) > 1 else cluster[0]
         self._search.restart(subvolume, (first, ctree.INODE_REF_KEY, 0), _last_name_of(cluster[-1]))
         for number in count():
@@ -250,7 +250,7 @@ class InodeNames:
             else:
                 break
 
-    def _fill(self, place: tuple[int, int, int]) -> _Found:
+    def _fill(self, place: tuple[int, int, int]) -> _SearchResult:
         """Searches on. `place`: identifies the search for the next time."""
         number, buffer, before = self._search.fill(), self._search.buffer, self._before.get(place)
         if before and len(before.headers) == number and _image(buffer, before.headers, len(before.image)) == before.image:
@@ -264,7 +264,7 @@ class InodeNames:
             header += HEADER.size + size
         is_last = not number or header + _LARGEST < len(buffer)  # any other item would have fitted
         image = _image(buffer, headers, header - self._search.first_header)
-        filled = _Found(tuple(headers), image, names, None if is_last else headers[-1])
+        filled = _SearchResult(tuple(headers), image, names, None if is_last else headers[-1])
         if self._remembered > _MOST_REMEMBERED:
             self._before.clear()
             self._remembered = 0

@@ -55,15 +55,15 @@ class TreeSearch:
         self._resume: Key | None = first
 
     def only(self, key: Key) -> None:
-        """The next search is for one item: the one with this key, or none."""
+        """Limits the next search to the item with this key."""
         self._resume = self._last = key
 
     def restart(self, tree: int, first: Key, last: Key) -> None:
-        """Starts again, in that tree and between those keys."""
+        """Makes the next search start again, in that tree and between those keys."""
         self._tree, self._resume, self._last = tree, first, last
 
     def fill(self) -> int:
-        """The number of items that were put into the buffer; 0 at the end. Raises OSError: ENOENT for a tree that is not there."""
+        """Fills the buffer; returns the number of items in it, 0 at the end. Raises OSError: ENOENT if there is no such tree."""
         if self._resume is None:
             return 0
         objectid, kind, offset = self._resume
@@ -75,7 +75,7 @@ class TreeSearch:
         return int(numbers.ioctl_search_key.unpack_from(self.buffer, 0)[9])
 
     def resume_after(self, header: int) -> None:
-        """The next search starts after the item whose header is at `header`: at the next key of (objectid, type, offset)."""
+        """Makes the next search start after the item whose header is at `header`: at the next key of (objectid, type, offset)."""
         _, objectid, offset, kind, _ = HEADER.unpack_from(self.buffer, header)
         if (objectid, kind, offset) >= self._last:
             self._resume = None

@@ -18,7 +18,7 @@ from backupd.serve.verbs import VERBS, Verb, tasks
 from btrkeep.clock import Clock
 from btrkeep.serving.protocol import encoded
 from btrkeep.serving.server import Peer, Wire
-from btrkeep.serving.viewer import NoPlace, UnreadBytes, Viewer
+from btrkeep.serving.viewer import NoSlot, UnreadBytes, Viewer
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 ADA, BOB, EVE = (Viewer(name, "admin") for name in ("ada", "bob", "eve"))
@@ -33,7 +33,7 @@ def service(tmp_path: Path) -> ServiceContext:
 
 def is_own(unread: UnreadBytes, viewer: Viewer, size: int) -> bool:
     """Whether the refusal is because of the viewer's own answers."""
-    with pytest.raises(NoPlace) as caught, unread.taken(viewer, size):
+    with pytest.raises(NoSlot) as caught, unread.taken(viewer, size):
         pass
     return caught.value.own
 

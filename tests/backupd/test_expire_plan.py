@@ -19,8 +19,8 @@ from btrkeep.decisions.expiry_plan import (
     UnreadableHost,
     _without_the_last,
     agreed,
+    deletions_of,
     make_plan,
-    only,
     plan_host,
 )
 from btrkeep.decisions.retention import Candidate, DeletionRequest, Hold, Reason, RetentionCode
@@ -353,8 +353,11 @@ def test_while_the_clock_is_in_doubt_only_backups_without_a_grace_are_deleted() 
 def test_a_plan_limited_to_named_backups_deletes_no_others() -> None:
     whole = make_plan([facts(backup(0), asked(1, at_once=True), asked(2, at_once=True), backup(3), backup(4))], ZONE, NOW, Forced())
     name = asked(2).name
-    left = only(whole, {("web", name)})
+    left = deletions_of(whole, {("web", name)})
     assert [(host.delete[0].name, len(host.delete), host.mark, host.revive) for host in left.hosts] == [(name, 1, (), ())]
-    assert only(whole, {("db", name)}).hosts == ()
+    assert deletions_of(whole, {("db", name)}).hosts == ()
     unruled = make_plan([facts(backup(0), asked(1, at_once=True), policy=Retention())], ZONE, NOW, Forced())
-    assert (unruled.unruled, only(unruled, {("web", asked(1).name)}).unruled) == (("web",), ())  # no note that everything is kept
+    assert (unruled.unruled, deletions_of(unruled, {("web", asked(1).name)}).unruled) == (
+        ("web",),
+        (),
+    )  # no note that everything is kept

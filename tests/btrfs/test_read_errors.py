@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from btrkeep.catalogue import Catalogue
-from btrkeep.decisions.scrub import SeenErrors, forget_own, forget_unnamed, grown, read_seen, seen_now
+from btrkeep.decisions.scrub import SeenErrors, forget_own, forget_unnamed, new_errors, read_seen, seen_now
 from btrkeep.pool.kernel_log import ReadFailure, read_failures
 from tests.beds import TOP, btrfs
 from tests.beds.cli import BACKUPD
@@ -182,7 +182,7 @@ def test_a_line_names_subvolume_inode_and_place() -> None:
     [({}, {1: 3}, 3), ({1: 3}, {1: 3}, 0), ({1: 3}, {1: 5, 2: 1}, 3), ({1: 3}, {1: 2}, 2), ({1: 3, 2: 9}, {1: 3}, 0)],
 )
 def test_what_was_counted_since_is_what_grew_or_all_after_a_reset(before: dict[int, int], now: dict[int, int], growth: int) -> None:
-    assert grown(SeenErrors(before), now) == growth
+    assert new_errors(SeenErrors(before), now) == growth
 
 
 def test_what_no_line_names_adds_up() -> None:

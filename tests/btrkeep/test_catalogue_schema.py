@@ -382,7 +382,7 @@ def test_text_that_is_no_utf8_is_damage_also_while_a_catalogue_is_migrated(tmp_p
 def test_a_damaged_catalogue_is_set_aside_when_the_new_one_is_made(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / "catalogue.sqlite").write_bytes(b"rubbish %d" % number * 100)
-        with Catalogue.made_anew(tmp_path) as (catalogue, aside):
+        with Catalogue.rebuilt(tmp_path) as (catalogue, aside):
             assert catalogue.replace_backups("p", [BACKUP]) == 1
         assert aside == [tmp_path / f"catalogue.sqlite.aside-{number}"]
         assert aside[0].read_bytes() == b"rubbish %d" % number * 100
@@ -401,7 +401,7 @@ def test_a_damaged_catalogue_is_where_it_was_when_the_new_one_cannot_be_made(tmp
     (tmp_path / "catalogue.sqlite").write_bytes(b"rubbish" * 100)
 
     def make() -> None:
-        with Catalogue.made_anew(tmp_path) as (catalogue, _):
+        with Catalogue.rebuilt(tmp_path) as (catalogue, _):
             made_full(catalogue)
             catalogue.replace_backups("p", [replace(BACKUP, name=f"n{number}", path="/p" * 500) for number in range(500)])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.config import Config, HostConfig, Published, load, load_usable, point, publish, published, state_of
+from btrkeep.config import Config, HostConfig, Published, load, load_usable, publish, published, renew_state_link, state_of
 from btrkeep.config.published import _SHOWN, FACT
 from btrkeep.config.settings import ServeSettings, WebSettings
 from btrkeep.errors import OperatorError
@@ -177,11 +177,11 @@ def test_a_state_folder_elsewhere_is_found_without_the_configuration_until_it_is
     etc, usual = tmp_path / "etc", tmp_path / "lib"
     etc.mkdir()
     config = config_at(etc, "main", 'state = "/srv/one"\n')
-    point(config, usual, etc)
+    renew_state_link(config, usual, etc)
     assert not usual.exists()  # not installed here
     usual.mkdir()
     for words, name in (("/srv/one", "/srv/one"), ("/srv/two", "/srv/two"), (f"{usual}/main", f"{usual}/main")):
-        point(config_at(etc, "main", f'state = "{words}"\n'), usual, etc)
+        renew_state_link(config_at(etc, "main", f'state = "{words}"\n'), usual, etc)
         assert state_of("main", usual) == Path(name)
         assert state_of("other", usual) == usual / "other"
     assert list(usual.iterdir()) == []
@@ -191,7 +191,7 @@ def test_only_a_pool_of_this_machine_is_pointed_to(tmp_path: Path) -> None:
     usual, etc = tmp_path / "lib", tmp_path / "etc"
     usual.mkdir()
     (tmp_path / "main.toml").write_text('[pool]\npath = "/srv/backup"\nstate = "/srv/one"\n')
-    point(load(file=tmp_path / "main.toml"), usual, etc)
+    renew_state_link(load(file=tmp_path / "main.toml"), usual, etc)
     assert list(usual.iterdir()) == []
 
 
@@ -200,9 +200,9 @@ def test_a_link_that_is_right_is_left_as_it_is(tmp_path: Path) -> None:
     for folder in (usual, etc):
         folder.mkdir()
     config = config_at(etc, "main", 'state = "/srv/one"\n')
-    point(config, usual, etc)
+    renew_state_link(config, usual, etc)
     before = (usual / ".main").lstat().st_ino
-    point(config, usual, etc)
+    renew_state_link(config, usual, etc)
     assert [(path.name, path.lstat().st_ino) for path in usual.iterdir()] == [(".main", before)]
 
 

@@ -335,7 +335,7 @@ def test_a_program_that_locks_the_catalogue_blocks_no_copy(state: Path, monkeypa
 def test_a_rebuilt_catalogue_is_copied(state: Path) -> None:
     with Catalogue.open(state) as catalogue:
         catalogue.set_fact("a", "old")
-    with Catalogue.made_anew(state) as (catalogue, _):
+    with Catalogue.rebuilt(state) as (catalogue, _):
         catalogue.set_fact("a", "new")
     assert in_copy(state) == "new"
 

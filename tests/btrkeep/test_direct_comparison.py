@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from btrkeep.descriptors import ClosingFd
-from btrkeep.fs.file_data import PIECE, PieceBuffer, SourceUnreadable, copy_run, past_memory
+from btrkeep.fs.file_data import PIECE, PieceBuffer, SourceUnreadable, bypass_page_cache, copy_run
 
 SIZES = (1, 4095, 4096, 70_001, PIECE)
 
@@ -30,7 +30,7 @@ def test_the_last_byte_counts(tmp_path: Path, size: int, direct: bool) -> None:
         _file(tmp_path / "c", other) as third,
     ):
         for fd, piece in zip((first, second, third), pieces, strict=True):
-            past_memory(fd, wanted=direct)
+            bypass_page_cache(fd, wanted=direct)
             piece.read(fd, 0, size)
     assert pieces[0].equals(pieces[1], size)
     assert not pieces[0].equals(pieces[2], size)
@@ -39,7 +39,7 @@ def test_the_last_byte_counts(tmp_path: Path, size: int, direct: bool) -> None:
 def test_what_lies_at_no_block_is_read_too(tmp_path: Path) -> None:
     data = os.urandom(20_000)
     with _file(tmp_path / "a", data) as whole, _file(tmp_path / "b", data[777:]) as rest:
-        past_memory(whole, wanted=True)
+        bypass_page_cache(whole, wanted=True)
         piece, other = PieceBuffer(), PieceBuffer()
         piece.read(whole, 777, 19_223)
         other.read(rest, 0, 19_223)
@@ -49,17 +49,17 @@ def test_what_lies_at_no_block_is_read_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("direct", [True, False])
 def test_a_file_that_ends_before_is_an_error(tmp_path: Path, direct: bool) -> None:
     with _file(tmp_path / "a", bytes(5000)) as fd:
-        past_memory(fd, wanted=direct)
+        bypass_page_cache(fd, wanted=direct)
         with pytest.raises(OSError, match="shorter than its reported size"):
             PieceBuffer().read(fd, 0, 9000)
 
 
 def test_reading_past_the_memory_can_be_turned_off_again(tmp_path: Path) -> None:
     with _file(tmp_path / "a", b"text") as fd:
-        if past_memory(fd, wanted=True):
+        if bypass_page_cache(fd, wanted=True):
             assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT
-        assert not past_memory(fd, wanted=True)
-        past_memory(fd, wanted=False)
+        assert not bypass_page_cache(fd, wanted=True)
+        bypass_page_cache(fd, wanted=False)
         assert not fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT
 
 

@@ -54,7 +54,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
                 publish_to_dashboard(config, pool, catalogue, clock)
         except (CatalogueDamaged, _ForeignCatalogue):
             problems.clear()
-            with Catalogue.made_anew(config.pool.state) as (catalogue, aside):
+            with Catalogue.rebuilt(config.pool.state) as (catalogue, aside):
                 filled = _fill(pool, catalogue, clock, problems)
                 publish_to_dashboard(config, pool, catalogue, clock)
     count, locked, history = filled
@@ -83,7 +83,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
 
 def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, problems: list[str]) -> tuple[int, list[str], BroughtBack]:
     """Returns the number of backups, the locked hosts, and the restored parts of the history."""
-    if clock.tells_nights(rehearsal=pool.rehearsal):
+    if clock.is_pool_time(rehearsal=pool.rehearsal):
         catalogue.know_since(clock.now())
     check_seals(pool, catalogue, format_time(clock.now()))  # its rows have the seals that a damaged seals.json has lost
     unread: list[tuple[str, str]] = []

@@ -25,7 +25,7 @@ from btrkeep.cli.output import print_wrapped
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import DeletionRequest, Hold
-from btrkeep.decisions.retention_words import by_hand, goes_words, hold_words
+from btrkeep.decisions.retention_words import by_hand, deletion_words, hold_words
 from btrkeep.decisions.verification import VerificationState, Verified, VerifiedBackups, damaged_words, verified_briefly
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
@@ -180,7 +180,7 @@ def _remark(backup: Backup, notes: _BackupNotes) -> str:
     remarks = [
         "changed after it was final" if ALTERED in (backup.state, backup.outcome) else None,
         damaged_words(verified) if verified.damages else None,
-        goes_words(deletable, notes.now) if deletable else None,
+        deletion_words(deletable, notes.now) if deletable else None,
         by_hand(notes.asked(backup)),
         notes.hold_words(backup),
         ahead,

@@ -16,7 +16,7 @@ from btrkeep.config.config_model import CopySettings
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.cause_words import altered_hint, altered_words, grouped_alike, without_host
 from btrkeep.decisions.copy_status import FETCHED_BY, CopyStatus, HostLag, ReplicaSession, RunningFetch, running_words
-from btrkeep.decisions.drills import DrillState, DrillStatus, again, drill_object, failure_words, proven_words
+from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, failure_words, proven_words, repeat_arguments
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus
 from btrkeep.decisions.overall import Overall
 from btrkeep.decisions.verification import BackupsInDoubt, VerificationState
@@ -137,7 +137,7 @@ def show_drills(drills: DrillStatus) -> None:
         print_wrapped(click.style("no restore was ever proven", fg="yellow") + ": `backupd drill` tests one")
     for drill in drills.failed[:_MOST_BEHIND]:
         click.echo(click.style("drill failed: ", fg="red") + printable(failure_words(drill)))
-        print_wrapped(f"when that is corrected: `backupd drill {again(drill)}`")
+        print_wrapped(f"when that is corrected: `backupd drill {repeat_arguments(drill)}`")
 
 
 def show_verification(states: Mapping[VerificationState, int]) -> None:

@@ -1,7 +1,7 @@
 """The printed lines of a replication, with and without a terminal."""
 
 from backupd.replicate.outcome import FetchedBackup, HostFailed, ReplicationEvent, ReplicationPlan, ReplicationProgress
-from btrkeep.cli.output import SaidOnce, print_wrapped, say_wait
+from btrkeep.cli.output import WithoutRepeats, print_wait, print_wrapped
 from btrkeep.process.progress import Notice, Waiting
 from btrkeep.units import counted, format_duration, format_size, printable
 
@@ -21,7 +21,7 @@ class ReplicationLines:
     """Prints a line for each backup, if there is no terminal."""
 
     def __init__(self) -> None:
-        self._waits = SaidOnce(say_wait)
+        self._waits = WithoutRepeats(print_wait)
 
     def __call__(self, event: ReplicationEvent) -> None:
         match event:

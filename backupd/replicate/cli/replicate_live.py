@@ -8,7 +8,7 @@ from rich.text import Text
 from backupd.replicate.cli.replicate_lines import fetched_line, plan_line
 from backupd.replicate.outcome import FetchedBackup, HostFailed, ReplicationEvent, ReplicationPlan, ReplicationProgress
 from btrkeep.cli.live import LiveDisplay
-from btrkeep.cli.output import SaidOnce
+from btrkeep.cli.output import WithoutRepeats
 from btrkeep.process.progress import Notice, Waiting
 from btrkeep.units import format_duration, format_size, names_in_words, printable
 
@@ -21,7 +21,7 @@ class ReplicationDisplay(LiveDisplay):
         self._begun = time.monotonic()
         self._now: ReplicationProgress | None = None
         self._why = ""
-        self._waits = SaidOnce(lambda text: self.line(text, "yellow"))
+        self._waits = WithoutRepeats(lambda text: self.line(text, "yellow"))
 
     def __call__(self, event: ReplicationEvent) -> None:
         """Redraws the display below the printed lines."""

@@ -23,7 +23,7 @@ from backupd.repo.publish import publish_copies
 from backupd.rsync.bandwidth import prepare
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import print_answer, print_error
-from btrkeep.cli.output import ProgressLine, SaidOnce, print_wrapped, say_wait
+from btrkeep.cli.output import ProgressLine, WithoutRepeats, print_wait, print_wrapped
 from btrkeep.config.config_model import PushSettings
 from btrkeep.config.problems import nearest
 from btrkeep.config.sources import name_fault
@@ -61,7 +61,7 @@ def push_to(context: PoolContext, push: PushSettings, wanted: ReplicationOptions
         with piped(push_command(context.config, push), own_modules()) as program:
             sender = BackupSender(context.pool, context.catalogue, program.input, push.name, push.hosts)
             tell = (lambda _: None) if wanted.as_json else _say
-            done = Push(sender, program, buckets, cancellation, tell, SaidOnce(say_wait), push.stall).run()
+            done = Push(sender, program, buckets, cancellation, tell, WithoutRepeats(print_wait), push.stall).run()
             program.end()
             lines = program.error_lines()
     if not cancellation:
