@@ -1,6 +1,6 @@
 """The minimum that a Python program has to do to restore a tree and compare its metadata: a lower bound for btrkeep.
 
-    python -m bench.least_restore SOURCE DESTINATION [--reflinks] [--by-cp] [--steps previewed]
+    python -m bench.least_restore SOURCE DESTINATION [--reflinks] [--by-cp] [--contents] [--steps previewed]
 
 It makes only the necessary system calls of a restore, name after name, in one process. Each step includes those before it:
 
@@ -8,6 +8,8 @@ copied: each name is read, and made under its own name, with its attributes; at 
 whole: a folder without folders gets its name when it is complete; others, and files in those, when they have their attributes
 compared: afterwards each name is looked up and read again, with its attributes
 previewed: before anything is written, all names are read and remembered
+
+With --contents the data of each file is compared too: with --reflinks by the items of the trees, else both files are read.
 
 No reasons, no progress, no existing files, no hostile names; an error ends it.
 """
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.files.destination import rename_to_nothing
+from btrkeep.fs.file_data import have_same_items
 from btrkeep.fs.openat import FOLDER
 from btrkeep.fs.reflink import clone
 from btrkeep.pool.syncfs import SyncfsSet
@@ -123,9 +126,10 @@ def _copy_symlink(seen: Seen, to: int) -> None:
     os.utime(name, ns=(status.st_mtime_ns, status.st_mtime_ns), dir_fd=to, follow_symlinks=False)
 
 
-def compare(above: int, name: bytes, below: list[Seen]) -> None:
-    """Checks a restored folder."""
+def compare(above: int, name: bytes, below: list[Seen], source_above: int | None = None, *, reflinks: bool = False) -> None:
+    """Checks a restored folder; with the folder `source_above`, in which the original has the same name, also the files' data."""
     to = os.open(name, FOLDER, dir_fd=above)
+    source = None if source_above is None else os.open(name, FOLDER, dir_fd=source_above)
     os.fchdir(to)
     for seen in below:
         status, looked = os.stat(seen.name, dir_fd=to, follow_symlinks=False), seen.status
@@ -134,11 +138,27 @@ def compare(above: int, name: bytes, below: list[Seen]) -> None:
         if seen.target:
             assert os.readlink(seen.name, dir_fd=to) == seen.target
         elif seen.below:
-            compare(to, seen.name, seen.below)
+            compare(to, seen.name, seen.below, source, reflinks=reflinks)
             os.fchdir(to)
         elif seen.below is None:
             assert status.st_size == looked.st_size
+            if source is not None and status.st_size:
+                same = have_same_items(source, looked.st_ino, to, status.st_ino) if reflinks else _is_equal(source, to, seen.name)
+                assert same, seen.name
+    if source is not None:
+        os.close(source)
     os.close(to)
+
+
+def _is_equal(source: int, to: int, name: bytes) -> bool:
+    """Reads both from the disk."""
+    contents = list[bytes]()
+    for folder in (source, to):
+        fd = os.open(name, _READ, dir_fd=folder)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        contents.append(os.read(fd, os.fstat(fd).st_size + 1))
+        os.close(fd)
+    return contents[0] == contents[1]
 
 
 def _give(source: int, to: int, status: os.stat_result) -> None:
@@ -157,6 +177,7 @@ def main() -> None:
     parser.add_argument("--reflinks", action="store_true")
     parser.add_argument("--steps", choices=STEPS, default=STEPS[-1])
     parser.add_argument("--by-cp", action="store_true", help="cp copies; this program previews and compares")
+    parser.add_argument("--contents", action="store_true", help="compare the files' data too")
     given = parser.parse_args()
     steps = STEPS[: STEPS.index(given.steps) + 1]
     restore = Restore(reflinks=given.reflinks, whole="whole" in steps)
@@ -176,7 +197,7 @@ def main() -> None:
         restore.copy_folder(here, seen, top, name)
     filesystems.sync()
     if "compared" in steps:
-        compare(top, name, seen.below or [])
+        compare(top, name, seen.below or [], here if given.contents else None, reflinks=given.reflinks)
 
 
 if __name__ == "__main__":

@@ -255,6 +255,7 @@ def _limits(tree: str, to: Path, *options: str) -> dict[str, Sequence[str]]:
     least = (sys.executable, "-m", "bench.least_restore", tree, str(to / Path(tree).name), *(["--reflinks"] if options else []))
     steps = {f"{LEAST}, {step}": (*least, "--steps", step) for step in STEPS}
     steps[f"{LEAST}, copied by cp"] = (*least, "--by-cp")
+    steps[f"{LEAST}, contents compared"] = (*least, "--contents")
     return {CHECKED: ("bash", "-c", _CHECKED, "checked", tree, str(to), *options), **steps}
 
 

@@ -131,16 +131,17 @@ class Writer:
             self.moved(entry.size)
             return
         os.ftruncate(copy, entry.size)
-        done = begun = 0
+        done = begun = waiting = 0
         for start, end in _data_runs(source, entry.size):
             self.moved(start - done)
             for number in copy_run(source, copy, start, end):
                 self.moved(number)
                 start += number
                 self.copied += number
-                if start - begun >= _BEGUN:
+                waiting += number  # without the holes: 32 MiB of a sparse image may be one block
+                if waiting >= _BEGUN:
                     begin_writing(copy, begun, start)
-                    begun = start
+                    begun, waiting = start, 0
             done = end
         self.moved(entry.size - done)
 
