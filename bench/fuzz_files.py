@@ -124,7 +124,7 @@ def _look() -> Callable[[bytes], object]:
         read_compared,
         read_damaged,
         read_verified,
-        recall_looks,
+        recall_verifications,
         write_compared,
         write_verified,
     )
@@ -140,7 +140,7 @@ def _look() -> Callable[[bytes], object]:
         for name in (VERIFIED, COMPARED, DAMAGED):
             (folder / name).unlink(missing_ok=True)
         (folder / (VERIFIED, COMPARED, DAMAGED)[data[0] % 3 if data else 0]).write_bytes(data[1:])
-        recall_looks(pool, catalogue, "web1", {_NAME})
+        recall_verifications(pool, catalogue, "web1", {_NAME})
         for damage in catalogue.damages("web1"):
             os.fsencode(damage.path)
         verified, compared = read_verified(folder), read_compared(folder)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from backupd.repo.history_copy import FILE, bring_back, keep_history
+from backupd.repo.history_copy import FILE, keep_history, restore_history
 from bench.make_catalogue import POOL_ID, make
 from btrkeep.catalogue import Catalogue
 from btrkeep.pool.marker import MARKER, Pool
@@ -42,7 +42,7 @@ def main() -> None:
             again = seconds(lambda: keep_history(pool, catalogue, datetime.now(UTC)))
         size = (folder / MARKER / FILE).stat().st_size
         with Catalogue.open(folder / "new") as catalogue:
-            back = seconds(lambda: bring_back(pool, catalogue))
+            back = seconds(lambda: restore_history(pool, catalogue))
             assert catalogue.runs(limit=1)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{runs:,} runs: {size:,} bytes ({size / runs:.0f} a run)")

@@ -156,7 +156,7 @@ def _line(text: str) -> str:
 def checks() -> str:
     """Returns a row for each rule."""
     rows = [("NAME", "SEVERITY", "FIX", "WHAT IT FINDS")]
-    rows += [(f"``{rule.name}``", ", ".join(rule.severities), "yes" if rule.fixable else "", rule.looks) for rule in RULES]
+    rows += [(f"``{rule.name}``", ", ".join(rule.severities), "yes" if rule.fixable else "", rule.problem) for rule in RULES]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     line = "  ".join("=" * width for width in widths)
     head, *body = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)

@@ -1,7 +1,7 @@
 """Deletes backups by name. They are checked under their host's lock, and the request is written to the host's notes.
 
-This makes them expire, with the operator's reason: until their grace is over they can be restored and taken back, and `backupd
-expire` does the rest (expire/expiry_runner.py), at once if that was requested.
+This makes them expire, with the operator's reason: until their grace ends they can be restored, and kept again with `backupd
+unexpire`; then `backupd expire` deletes them (expire/expiry_runner.py), at once if that was requested.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -100,7 +100,7 @@ def choose(context: ExpiryContext, host: str, wanted: Sequence[str], asked: Dele
     before, base = _base(candidates.values(), (), context.now), _base(candidates.values(), names, context.now)
     is_last = base is None or candidates[base].started > latest(context.now)
     if is_last and not asked.last and any(candidates[name].state == COMPLETE or name in seen.unreadable for name in names):
-        raise StateConflict(f"no complete backup of {host} would be left", "--force deletes the last one too")
+        raise StateConflict(f"no complete backup of {host} would be left", "--force deletes the last complete backup too")
     grace = timedelta(0) if asked.at_once else timedelta(seconds=seen.facts.policy.grace)
     backups = tuple(_to_delete(candidates[name], asked, grace, context.now, is_unreadable=name in lost) for name in names)
     return DeletionChoice(host, backups, base, base != before, _notes_with_marks(seen, backups, asked, context.now))

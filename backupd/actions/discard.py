@@ -146,7 +146,7 @@ def discard(pool: Pool, catalogue: Catalogue, unfinished: UnfinishedBackup) -> N
     catalogue.drop_backup(unfinished.host, None)
 
 
-def give_up(unfinished: UnfinishedBackup) -> bool:
+def discard_for_room(unfinished: UnfinishedBackup) -> bool:
     """Deletes it if it has not changed and was stopped for lack of free space. Callers hold the host's lock."""
     try:
         if not _is_still(unfinished) or not _is_for_room(_record(unfinished.path, unfinished.subvolume)):

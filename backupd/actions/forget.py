@@ -37,7 +37,7 @@ class RemainingBackups:
         if not self.names:
             return "no backups"
         span = self.names[0] if len(self.names) == 1 else f"{self.names[0]} to {self.names[-1]}"
-        sizes = [f"the newest holds {format_size(self.newest)}"] if self.newest is not None else []
+        sizes = [f"the newest has {format_size(self.newest)}"] if self.newest is not None else []
         sizes += [f"rsync wrote {format_size(self.written)} of data for all of them"] if self.written is not None else []
         return f"{counted(len(self.names), 'backup')}, {span}" + (f"; {', '.join(sizes)}" if sizes else "")
 
@@ -63,7 +63,8 @@ def require_forgettable(config: Config, pool: Pool, host: str, now: datetime) ->
     configured = config.hosts.get(host)
     if configured and configured.enabled:
         raise UsageError(
-            f"{host} is still backed up", f"`backupd host remove {host}` removes it from the configuration; then forget it"
+            f"{host} is still backed up",
+            f"`backupd host remove {host}` removes it from the configuration; then run `backupd forget {host}`",
         )
     if not pool.host(host).is_dir():
         raise OperatorError(f"{host} has no backup in the pool", "there is nothing to forget")

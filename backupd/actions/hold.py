@@ -70,9 +70,9 @@ def resolve_name(
     matching = [candidate for candidate in (*names, *others) if _DAY.fullmatch(name) and is_meant(candidate, name, zone)]
     listed = names_in_words(matching, _SHOWN)
     if matching and day is DayMeaning.NONE:
-        raise UsageError(f"{host} has no backup {name}", f"name one of that day in full: {listed}")
+        raise UsageError(f"{host} has no backup {name}", f"give the full name of a backup of that day: {listed}")
     if len(matching) > 1 and day is DayMeaning.ONLY:
-        raise UsageError(f"{host} has {len(matching)} backups of {name}: {listed}", "name one of them in full")
+        raise UsageError(f"{host} has {len(matching)} backups of {name}: {listed}", "give the full name of one of these backups")
     if not matching:
         raise no_backup(host, name, names)
     return next((full_name for full_name in matching if fits(full_name)), matching[0])
@@ -88,7 +88,7 @@ def require_readable(host: str, name: str, unread: Container[str]) -> None:
 
 def no_backup(host: str, name: str, names: Sequence[str]) -> UsageError:
     """Returns the error for a name that no backup of the host has."""
-    return UsageError(f"{host} has no backup {name}", did_you_mean(name, names, f"`backupd list {host}` shows them"))
+    return UsageError(f"{host} has no backup {name}", did_you_mean(name, names, f"`backupd list {host}` lists its backups"))
 
 
 UNEXPIRED_FOR = timedelta(days=30)
@@ -111,9 +111,9 @@ class HoldResult:
 
 
 def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now: datetime, *, by: str) -> HoldResult:
-    """Holds a backup; replaces its present hold and removes its expiry mark. `latest` is the newest complete one. `by`: the user.
+    """Holds a backup; replaces its present hold and removes its expiry mark. `latest` is the newest complete backup.
 
-    Raises UsageError for an unknown name, StateConflict if it is being deleted or its host is forgotten.
+    `by`: the user. Raises UsageError for an unknown name, StateConflict if it is being deleted or its host is forgotten.
     """
     work = _HostNotes(pool, catalogue, host, now, by)
     chosen = work.choose(name, lambda record: effective_state(record, work.notes) == COMPLETE, "complete", day=DayMeaning.NEWEST)
@@ -139,18 +139,18 @@ def _require_lasting(work: "_HostNotes", name: str) -> None:
 
 
 def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetime, *, by: str) -> HoldResult:
-    """Ends a backup's hold. `latest` is the newest one that is held. Raises UsageError, or StateConflict when it is not held."""
+    """Ends a backup's hold. `latest` is the newest held backup. Raises UsageError, or StateConflict when it is not held."""
     work = _HostNotes(pool, catalogue, host, now, by)
     chosen = work.choose(name, lambda record: hold_of(work.notes, str(record.name)) is not None, "held", day=DayMeaning.ONLY)
     ended = hold_of(work.notes, chosen)
     if ended is None and not work.row_held(chosen):
-        raise StateConflict(f"{host} {chosen} is not held", f"`backupd list {host}` shows which are")
+        raise StateConflict(f"{host} {chosen} is not held", f"`backupd list {host}` shows the held backups")
     state = work.write(work.notes.without(chosen, HOLD), chosen, "release", ended.why if ended else "")
     return HoldResult(chosen, state, ended or Hold(), is_unreadable=chosen in work.unread)
 
 
 def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime, *, by: str) -> HoldResult:
-    """Removes the expiry mark of a backup and holds it for 30 days. `latest` is the newest expired one.
+    """Removes the expiry mark of a backup and holds it for 30 days. `latest` is the newest expired backup.
 
     Raises UsageError, or StateConflict if it has not expired or is being deleted already.
     """
@@ -214,7 +214,7 @@ def hold_fields(hold: Hold | None) -> Mapping[str, Any] | None:
 
 
 def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime, *, by: str) -> str:
-    """Records that the backup is right and returns its name; `latest` is the newest suspect or altered one. `by`: the user.
+    """Records that the backup is right and returns its name; `latest` is the newest suspect or altered backup. `by`: the user.
 
     Of an altered backup only the changes are accepted: if it is suspect too, it stays suspect. Its present state is sealed. Raises
     UsageError for an unknown name, StateConflict for a backup that is neither suspect nor altered.
@@ -236,7 +236,7 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
             if final and not final[0].read_only:
                 set_read_only(path)
             if not final:
-                raise StateConflict(f"{host} {name} was deleted or moved a moment ago", f"`backupd list {host}`")
+                raise StateConflict(f"{host} {name} was deleted or moved a moment ago", f"`backupd list {host}` lists its backups")
             seal_backup(path, name)
             notes = with_change_accepted(notes, name, now, by)
         else:

@@ -24,17 +24,18 @@ _PROGRAMS = (6, 7)
 
 @dataclass(frozen=True, slots=True)
 class QuotaState:
-    """The state of simple quotas. `mode`: see btrkeep.pool.qgroups. `since`: when they were enabled, None if unknown.
-
-    `ever_on`: the filesystem has the feature, which stays after they are disabled. `referenced_bytes` and `limits` are bytes by
-    host.
-    """
+    """The state of simple quotas."""
 
     mode: str
+    """See btrkeep.pool.qgroups."""
     since: datetime | None
+    """When they were enabled; None: unknown, or they are off."""
     ever_on: bool
+    """True if the filesystem has the feature, which stays after they are disabled."""
     referenced_bytes: dict[str, int]
+    """Counted bytes by host."""
     limits: dict[str, int]
+    """The quota in bytes, by host."""
 
 
 def read_state(config: Config, pool: Pool) -> QuotaState:
@@ -58,14 +59,14 @@ def costs(kernel: str, version: str) -> tuple[str, ...]:
         f"this machine has Linux {kernel} and btrfs-progs {version}"
     )
     stays = (
-        "`backupd quota disable` ends the counting, but not this; only `btrfstune --remove-simple-quota` of a recent btrfs-progs "
-        "does, on the unmounted filesystem"
+        "`backupd quota disable` ends the counting, but the filesystem stays incompatible; only `btrfstune "
+        "--remove-simple-quota` of a recent btrfs-progs changes that, on the unmounted filesystem"
     )
     moved = (
         "a balance, by btrfs-balancer or by the kernel's own reclaim, counts the data it moves for other hosts (Linux 6.18); the "
-        "numbers are then only a hint, and a quota may stop a host because of another host's data"
+        "counted bytes are then only a hint, and a quota may stop a host because of another host's data"
     )
-    later = "only data written from then on is counted: a host's number is too small until its older backups are deleted"
+    later = "only data written from then on is counted: a host's counted bytes are too few until its older backups are deleted"
     slower = "nights and deletions may take a few percent longer, and the kernel keeps about 2 KiB in memory for each subvolume"
     return older, stays, moved, later, slower
 
@@ -102,11 +103,13 @@ def enable(pool: Pool, now: datetime) -> None:
 
 
 def require_disableable(pool: Pool) -> None:
-    """Raises OperatorError if the filesystem has groups of other programs, which would be lost too."""
+    """Raises OperatorError if the filesystem has qgroups of other programs, which would be lost too."""
     if qgroups.mode(pool.filesystem) == qgroups.FULL:
-        raise OperatorError("these are qgroups, not simple quotas", _disabling(pool))
+        raise OperatorError("the filesystem has qgroups, not simple quotas", _disabling(pool))
     if others := qgroups.foreign_groups(pool):
-        raise OperatorError(f"the filesystem has groups that do not belong to this pool: {', '.join(others[:3])}", _disabling(pool))
+        raise OperatorError(
+            f"the filesystem has qgroups that do not belong to this pool: {', '.join(others[:3])}", _disabling(pool)
+        )
 
 
 def _disabling(pool: Pool) -> str:

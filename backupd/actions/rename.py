@@ -22,7 +22,7 @@ from backupd.repo.notes_json import read_notes, write_with_action
 from backupd.repo.pool_files import has_backups_in_doubt, names_of
 from backupd.repo.read_lock import lock_for_deletion
 from backupd.repo.reconcile import row_of
-from backupd.repo.verification_files import recall_looks
+from backupd.repo.verification_files import recall_verifications
 from btrkeep.catalogue import Catalogue
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config.sources import require_host_name
@@ -66,7 +66,7 @@ def require_renameable(pool: Pool, old: str, new: str) -> None:
         raise OperatorError(f"{old} has no backup in the pool", "only change its name in the configuration")
     if names_of(pool, new):
         raise OperatorError(
-            f"{new} has backups already", "two hosts cannot become one; choose another name, or forget that host first"
+            f"{new} has backups already", f"two hosts cannot be merged; choose another name, or first `backupd forget {new}`"
         )
     if is_there(folder) and any(os.scandir(folder)):
         raise in_the_way
@@ -91,7 +91,7 @@ def rename(pool: Pool, catalogue: Catalogue, old: str, new: str, now: datetime, 
         notes = replace(notes, was=tuple(dict.fromkeys((*notes.was, old))))
         write_with_action(pool, notes, UserAction(now, "rename", by, old, None, f"to {new}"))
         doubt_under_both_names(pool, old, new)
-        with _nobody_reads(pool, old), Checkpoint("folder of the host renamed"):
+        with _locked_against_restores(pool, old), Checkpoint("folder of the host renamed"):
             pool.host(old).rename(pool.host(new))
     rename_common(pool, old, new)
     commit(pool.hosts)
@@ -102,8 +102,8 @@ def rename(pool: Pool, catalogue: Catalogue, old: str, new: str, now: datetime, 
 
 
 @contextmanager
-def _nobody_reads(pool: Pool, host: str) -> Iterator[None]:
-    """Holds the host against restores, which use the paths of its backups. Raises OperatorError if one is running.
+def _locked_against_restores(pool: Pool, host: str) -> Iterator[None]:
+    """Locks the host's backups against restores, which use their paths. Raises OperatorError if one is running.
 
     Takes an open file for each backup, of which a host may have thousands.
     """
@@ -146,7 +146,7 @@ def _in_catalogue(pool: Pool, catalogue: Catalogue, old: str, new: str) -> None:
         if row := row_of(pool, new, name):
             catalogue.put_backup(row)
     catalogue.move_runs(old, new)
-    recall_looks(pool, catalogue, new, names_of(pool, new), recorded_damage)
+    recall_verifications(pool, catalogue, new, names_of(pool, new), recorded_damage)
 
 
 def _is_known(catalogue: Catalogue, host: str) -> bool:

@@ -97,7 +97,7 @@ class AlarmMemory:
         return self.catalogue.get_fact(_DIGEST)
 
     def keep(self, rows: Sequence[StoredAlarm], digest: str | None) -> None:
-        """Stores these rows, which are all, and the time of the last digest."""
+        """Replaces all stored alarms by `rows`, and the time of the last digest."""
 
         def change(catalogue: Catalogue) -> None:
             before = {row.key: row for row in catalogue.alarms() if row.what != SERVICE}
@@ -115,7 +115,7 @@ def alone(config: Config, now: datetime) -> Iterator[None]:
     """Lets only one process find and send alarms at a time, because two would send the same ones. Raises LockHeld if another one
     takes minutes.
 
-    If no lock can be made, in the state folder or in memory, there is none: a message too many is better than no message.
+    If no lock can be made, in the state folder or in memory, it continues without one: a message too many is better than none.
     """
     deadline = time.monotonic() + _LOCK_SECONDS
     for folder in _folders(config, make=True):

@@ -201,7 +201,7 @@ def never_copied(kind: str, name: str, seconds: float) -> str:
 def drills_fail(failures: Sequence[str], command: str = "") -> str:
     """Restored backups differed. `command`: the one that repeats the first drill."""
     more = f" (and {counted(len(failures) - 1, 'more host')})" if len(failures) > 1 else ""
-    then = f". When that is corrected: {command}" if command else ""
+    then = f". Correct the cause, then repeat the drill: {command}" if command else ""
     return f"drill: {failures[0]}{more}{then}"
 
 
@@ -217,7 +217,7 @@ def not_verified(hosts: Sequence[str], seconds: float) -> str:
 
 def job_failed(job: str, outcome: str | None, reason: str | None) -> str:
     """An expiry or a balance failed; without an outcome it was killed."""
-    return f"{job} {outcome or 'killed'}: {reason or 'see its log'}"
+    return f"{job} {outcome or 'killed'}: {reason or 'no reason was recorded'}"
 
 
 def unit_failed(unit: str, result: str) -> str:
@@ -265,7 +265,7 @@ def unit_message(
     if lines:
         body.append("\n".join(["Its last messages:", *(f"    {harmless(line)}" for line in lines[-_MOST:])]))
     else:
-        body.append("The journal has no messages of it.")
+        body.append("The journal has no messages of this unit.")
     about = AlarmSubject(UNIT, unit)
     hint = advice(StoredAlarm(FAILURE, str(about), "", 0, at, 1, None, None, None), pool, call)
     body.append(f"Since {local_time(at)}. What to do: {hint.words}\n    {_command(hint, about)}\n    systemctl start {name}")

@@ -11,11 +11,11 @@ from backupd.alarms.alarm_memory import AlarmMemory, alone
 from backupd.alarms.alarm_messages import summarised
 from backupd.alarms.notifier import (
     NotifyReport,
-    looked_at,
     notify,
     notify_failure,
     notify_test,
     read_failure,
+    read_live_status,
     require_own_catalogue,
     validate_unit,
 )
@@ -61,7 +61,7 @@ def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_
         reporting.keep(moment)
     failed = validate_unit(unit) if unit is not None else None
     if (test or digest) and not config.notify.urls and not dry_run:
-        raise UsageError("[notify] has no urls", f"{page('monitoring')} shows some")
+        raise UsageError("[notify] has no urls", f"add `urls` to [notify]: {page('monitoring')} has examples")
     problem: OperatorError | None = None
     if test:
         notify_report = notify_test(config, dry_run=dry_run)
@@ -131,7 +131,7 @@ def _report(
     config, faults = reporting.config, reporting.faults
     if catalogue:
         try:
-            report = looked_at(config, catalogue, faults, now)
+            report = read_live_status(config, catalogue, faults, now)
             return (with_problem(report, problem) if problem else report), problem
         except OperatorError as error:
             print_error(error)
@@ -149,23 +149,23 @@ def _show(report: NotifyReport, *, dry_run: bool, test: bool) -> None:
             click.echo(f"{service}: {'works' if service.arrived else f'does not work: {service.reason}'}")
     if test:
         return
-    is_told = dry_run or bool(report.services)
+    is_reported = dry_run or bool(report.services)
     if not dry_run:  # a dry run has printed them in the message
-        for text in summarised(report.alarms if is_told else report.first):
+        for text in summarised(report.alarms if is_reported else report.first):
             print_wrapped(f"alarm: {text}", "  ")
-        for row in report.recoveries if is_told else ():
+        for row in report.recoveries if is_reported else ():
             print_wrapped(f"resolved: {printable(row.text)}", "  ")
-    if report.first and not is_told:
+    if report.first and not is_reported:
         click.echo("recorded, but not sent: [notify] has no urls")
-    elif not report.messages or not is_told:
-        _say_quietly(f"nothing new; {counted(len(report.open_alarms), 'open alarm')}")
+    elif not report.messages or not is_reported:
+        _print_or_set_status(f"nothing new; {counted(len(report.open_alarms), 'open alarm')}")
     elif report.digest:
         click.echo(
             "the digest would be sent" if dry_run else "the digest was sent" if report.arrived else "the digest was not sent"
         )
 
 
-def _say_quietly(line: str) -> None:
+def _print_or_set_status(line: str) -> None:
     """Prints a line; in a unit it only sets the status that `systemctl status` shows, so that the journal does not get it every
     five minutes.
     """

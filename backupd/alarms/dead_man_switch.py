@@ -79,11 +79,11 @@ class Ping:
         self._thread = threading.Thread(target=self._work, name="ping", daemon=True)  # a hung name server must not delay the exit
 
     def start(self) -> None:
-        """The night begins."""
+        """Reports the start of the night."""
         try:
             start(self._thread)
         except NoThread as error:
-            log.warning("no ping: %s", error.message)
+            log.warning("the ping was not sent: %s", error.message)
             return
         self._waiting.put(("/start", b""))
 

@@ -35,9 +35,9 @@ class AlarmChanges:
     rows: tuple[StoredAlarm, ...]
     """Rows to be stored, as if nothing were sent."""
     gone: tuple[Key, ...]
-    """To be deleted."""
+    """Keys of rows to be deleted."""
     waiting: frozenset[Key] = frozenset()
-    """Those of `rows` that have not lasted long enough to be sent."""
+    """Keys of alarms in `rows` that have not lasted long enough to be sent."""
 
     @property
     def any(self) -> bool:

@@ -74,13 +74,14 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class FoundAlarms:
-    """All alarms found at one time. `unknown`: events (with all subjects) and keys whose state is unknown; `dropped`: subjects that
-    no longer matter.
-    """
+    """All alarms found at one time."""
 
     alarms: tuple[Alarm, ...]
+    """The current alarms."""
     unknown: frozenset[str | Key] = frozenset()
+    """Events (with all their subjects) and keys of alarms of which it is unknown whether they are current."""
     dropped: frozenset[str] = field(default_factory=frozenset)
+    """Subjects that no longer matter, such as hosts that were removed."""
 
     def is_known(self, key: Key) -> bool:
         """Returns True if the report shows whether that alarm is current."""
@@ -131,12 +132,16 @@ def find(report: StatusReport, recorded: Known, units: Mapping[str, bool | None]
 
 @dataclass(frozen=True, slots=True)
 class UnitFailure:
-    """The failure of a unit: systemd's result, its exit status, and its last lines, unchanged: other programs wrote them."""
+    """The failure of a unit."""
 
     unit: str
+    """The unit's name."""
     result: str
+    """systemd's result, with the exit status if it is not 0."""
     status: int
+    """The exit status."""
     lines: tuple[str, ...]
+    """The last lines of its output, unchanged: other programs wrote them."""
 
 
 def unit_failed(failure: UnitFailure, now: datetime) -> Alarm:
@@ -205,7 +210,7 @@ def _failing(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
     if facts is None:
         return
     since = facts.last_run_started or report.now
-    reason = status.error or facts.last_run_error or "no reason is known"
+    reason = status.error or facts.last_run_error or "no reason was recorded"
     if status.state == "suspect":
         yield Alarm(SUSPECT, AlarmSubject(kinds.HOST, status.host), alarm_messages.suspect(status.host, reason), since)
     elif status.state == "failing" or (status.state == "never" and facts.last_run_outcome in ("failed", "partial")):
@@ -240,8 +245,8 @@ def _lasting(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
 
 
 def _silent(host: HostConfig, status: HostStatus, report: StatusReport, recorded: Known) -> Iterator[Alarm]:
-    """Finds silent hosts. For a host that never had a complete backup, the time counts from when it was first seen. The reason why
-    the newest backup or run is not complete is part of the text: it was sent once, in the first night, and has lasted since.
+    """Finds silent hosts. For a host that never had a complete backup, the time counts from when it was first seen. The text
+    repeats why the newest backup or run is not complete, because the alarm about that was sent many days ago.
     """
     if host.optional and host.max_absence is None:
         return

@@ -40,7 +40,7 @@ class NotifyReport:
     recoveries: Sequence[StoredAlarm] = ()
     """Alarms that were sent as resolved."""
     open_alarms: Sequence[StoredAlarm] = ()
-    """All that are active."""
+    """All active alarms."""
     digest: bool = False
     """True if the digest was sent."""
     messages: Sequence[Message] = ()
@@ -96,7 +96,7 @@ def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_
     return notify_report
 
 
-def looked_at(config: Config, catalogue: Catalogue, faults: tuple[str, ...], now: datetime) -> StatusReport:
+def read_live_status(config: Config, catalogue: Catalogue, faults: tuple[str, ...], now: datetime) -> StatusReport:
     """Returns the report in which alarms are found. Raises OperatorError if the catalogue cannot be read or belongs to another
     pool.
     """
@@ -173,7 +173,7 @@ def _deliver(memory: AlarmMemory, messages: Sequence[Message], every: Sequence[S
             if new_delivery.number not in by_number or not new_delivery.arrived:
                 by_number[new_delivery.number] = new_delivery
     deliveries = list(by_number.values())
-    begun = _log_what_is_new(deliveries, memory, {row.subject: row for row in every if row.what == SERVICE}, now)
+    begun = _log_service_changes(deliveries, memory, {row.subject: row for row in every if row.what == SERVICE}, now)
     working = [config.notify.urls[delivery.number - 1] for delivery in deliveries if delivery.arrived]
     if begun and working and memory.writable:  # the memory records the notification
         send(working, alarm_messages.broken_services_message(config.name, _machine(), begun))
@@ -191,7 +191,7 @@ def _forget_services(config: Config, catalogue: Catalogue) -> None:
         catalogue.put_alarms([], gone)
 
 
-def _log_what_is_new(
+def _log_service_changes(
     deliveries: Sequence[Delivery], memory: AlarmMemory, broken: Mapping[str, StoredAlarm], now: datetime
 ) -> list[StoredAlarm]:
     """Logs once that a service does not work, and once that it works again. Returns the services that are new."""
@@ -228,7 +228,10 @@ _SECONDS = 10.0
 def validate_unit(name: str) -> str:
     """Returns the name of a unit. Raises UsageError if it is invalid."""
     if not _UNIT.fullmatch(name):
-        raise UsageError("that is not the name of a unit", "systemd gives it as %n, such as btrkeep-backup@main.service")
+        raise UsageError(
+            f"{name[:100]!r} is not the name of a systemd unit",
+            "give a full name, such as btrkeep-backup@main.service; in units: %n",
+        )
     return name
 
 

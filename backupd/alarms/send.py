@@ -65,7 +65,7 @@ def _send(number: int, url: Url, message: Message) -> Delivery:
 
         service = Apprise.instantiate(as_plain_text(url), suppress_exceptions=True)
         if service is None:
-            return Delivery(number, url.scheme, False, "it is not a URL that apprise understands")
+            return Delivery(number, url.scheme, False, "apprise does not support this URL")
         name = str(service.service_name)
         sender = Apprise()
         sender.add(service)
@@ -89,7 +89,7 @@ def reason_of(output: Sequence[str]) -> str:
     text = "\n".join(line for line in output if "Payload" not in line)  # those lines quote our message
     if status := _STATUS.search(text):
         return f"it answers with status {next(filter(None, status.groups()))}"
-    return next((words for shape, words in _REASONS if shape.search(text)), "it does not work")
+    return next((words for shape, words in _REASONS if shape.search(text)), "the reason is unknown")
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def _silence() -> Iterator[list[str]]:
 class _Catcher(logging.Handler):
     def __init__(self, output: list[str]) -> None:
         super().__init__()
-        self._said = output
+        self._output = output
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._said.append(record.getMessage())
+        self._output.append(record.getMessage())

@@ -39,7 +39,11 @@ _NOW = "btrkeep.now"
 _MOST_FAULTS = 20
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 time_option = click.option(
-    "--time", "seconds", type=ParsedType("duration", parse_duration), metavar="2h", help="Start no further file after this time."
+    "--time",
+    "seconds",
+    type=ParsedType("duration", parse_duration),
+    metavar="2h",
+    help="Stop after this time: no further file is started.",
 )
 pace_option = click.option(
     "--pace",
@@ -114,7 +118,7 @@ def complain_of_faults(faults: Sequence[str]) -> None:
     for fault in faults[:_MOST_FAULTS]:
         print_error(OperatorError(fault))
     if len(faults) > _MOST_FAULTS:
-        print_error(OperatorError(f"and {len(faults) - _MOST_FAULTS:,} more: `backupd check`"))
+        print_error(OperatorError(f"and {len(faults) - _MOST_FAULTS:,} more mistakes: `backupd check` lists them"))
 
 
 def clock_for(ctx: click.Context, pool: Pool) -> Clock:
@@ -244,7 +248,7 @@ def _catalogue_alone(ctx: click.Context, config: Config, error: PoolUnusable, he
         catalogue.pool_id()
     except OperatorError:
         raise error from None
-    message = f"{error.message}; shown is the last recorded state, without holds, expiry and actions, which only the pool has"
+    message = f"{error.message}; this is the last recorded state, without holds, expiry and actions, which only the pool has"
     return ShownState(config, catalogue, Clock(), error=PoolUnusable(message, error.hint))
 
 
@@ -277,11 +281,11 @@ def no_host(host: str, hosts: Iterable[str]) -> UsageError:
 
 # Some commands continue when the state folder stops answering: docs/decisions/0077.
 REPORTING = frozenset(("status", "check", "notify", "metrics"))
-"""They continue without the catalogue, so the fault is reported at once."""
+"""Commands that continue without the catalogue, so the fault is reported at once."""
 SHOWING = frozenset(("list", "log", "doctor", "day", "trend", "forecast"))
-"""They end with an error."""
+"""Commands that end with an error."""
 WORKING = frozenset(("run", "run-job", "expire", "sample"))
-"""They wait for a while first, because the server may be restarting."""
+"""Commands that wait for a while first, because the server may be restarting."""
 WORK_PATIENCE = 600.0  # seconds
 _DONE = "btrkeep.outlives"
 

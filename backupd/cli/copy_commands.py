@@ -11,7 +11,7 @@ from btrkeep.config.config_model import OffsiteSettings, PushSettings, ReplicaSe
 from btrkeep.decisions.copy_status import OFFSITE, CopyState, age_words, copy_statuses, note_failure, read_session
 from btrkeep.decisions.due import is_due, window_end
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
-from btrkeep.units import printable
+from btrkeep.units import counted, printable
 
 Copy = ReplicaSettings | PushSettings | OffsiteSettings
 CopyT = TypeVar("CopyT", bound=Copy)
@@ -76,5 +76,5 @@ def report_unreached(context: PoolContext, copy: Copy, error: OperatorError, *, 
 
 
 def left_words(left: int, *, out_of_time: bool) -> str:
-    """Formats the number of backups that a run left for the next one; "" for none."""
-    return f"; {left} left for the next run{', its window has ended' if out_of_time else ''}" if left else ""
+    """Formats the number of backups that remain for the next run; "" for none."""
+    return f"; {counted(left, 'backup')} for the next run{', because the window has ended' if out_of_time else ''}" if left else ""

@@ -55,13 +55,13 @@ def check_all(config: Config, host: HostConfig | None = None) -> Iterator[Findin
     """Runs every check that needs no connection, in the order of the table; with `host`, for that host alone. Then publishes the
     configuration for the dashboard.
     """
-    looked_at = replace(config, hosts={host.name: host}) if host else config
+    selected = replace(config, hosts={host.name: host}) if host else config
     for check in _CHECKS:
-        yield from check(looked_at)
-    _tell(config)
+        yield from check(selected)
+    _publish(config)
 
 
-def _tell(config: Config) -> None:
+def _publish(config: Config) -> None:
     """Publishes all hosts, including those that were not checked. The findings have the reason if that fails."""
     with suppress(OperatorError):
         pool = open_configured(config)  # first, so that no catalogue is created where there is no pool
@@ -140,7 +140,7 @@ _CONFINE = 'confine = "auto" in [backup] lets a host that takes over rsync write
 
 
 def _confined(config: Config) -> Iterator[Finding]:
-    """Returns True if a trial in this process shows that the rsync that talks to a host is confined."""
+    """Yields whether the rsync that talks to hosts can be confined, by a trial in this process."""
     if not any(host.address for host in config.hosts.values()):
         return
     try:
@@ -235,9 +235,14 @@ def _mount(path: Path) -> Iterator[Finding]:
     mount, machine = mount_of(path), machine_mount(path)
     options = mount.super_options
     if "nodatacow" in options or "nodatasum" in options:
-        yield Finding("mount", "warning", "mounted with nodatacow or nodatasum: damaged data is not detected", "mount it without")
+        yield Finding(
+            "mount",
+            "warning",
+            "mounted with nodatacow or nodatasum: damaged data is not detected",
+            "`backupd doctor --fix checksums-off`",
+        )
     if machine and "noatime" not in machine.mount_options:
-        hint = "mount with noatime: otherwise reading a writable backup writes metadata"
+        hint = "`backupd doctor --fix atime` stops that: otherwise reading a writable backup writes metadata"
         yield Finding("mount", "note", "access times are kept", hint)
 
 
@@ -357,8 +362,8 @@ def _notify(config: Config) -> Iterator[Finding]:
         )
     wrong = [number for number, url in enumerate(notify.urls, 1) if service_of(url) is None]
     for number in wrong:
-        message = f"number {number} of `urls` is not a URL that apprise understands"
-        yield Finding("notify", "error", message, "apprise's documentation shows the URL of each service")
+        message = f"apprise does not support URL number {number} in `urls`"
+        yield Finding("notify", "error", message, "correct it: apprise's documentation shows the URL of each service")
     if not wrong:
         switch = " and a dead man's switch" if notify.ping else ""
         yield Finding("notify", "ok", f"{counted(len(notify.urls), 'URL')}{switch}; `backupd notify --test` tries them")

@@ -59,7 +59,7 @@ def check_copies(config: Config, now: datetime | None = None) -> Iterator[Findin
     """Yields findings about copies, about receiving, and about hosts without a copy, from the catalogue and the pool's notes."""
     without = config.backup.confine == "never"
     if any(replica.folder is None or not without for replica in config.replicas.values()) and not which(PROGRAM):
-        why = "backups of other pools are received in a cell, which needs bubblewrap, and that is not installed"
+        why = "bubblewrap is not installed: without it this server receives no backups of other pools"
         yield Finding(_CHECK, "error", why, "`apt install bubblewrap`")
     for replica in config.replicas.values():
         if replica.folder and _is_here(config, replica.folder):
@@ -100,7 +100,7 @@ def _of_status(copy: CopyStatus[CopySettings]) -> Finding:
                 )
             else:
                 text = (
-                    f"{done} {format_duration(copy.age)} ago, but the newest backup there began {local_time(copy.session.newest)}"
+                    f"{done} {format_duration(copy.age)} ago, but the newest copied backup began {local_time(copy.session.newest)}"
                 )
                 hint = "check why that server makes no newer backup"
             return Finding(_CHECK, "warning", text, hint, subject=subject)
@@ -129,9 +129,10 @@ def _besides(config: Config, copy: CopyStatus[CopySettings]) -> Iterator[Finding
     if copy.gone:
         verb = "is" if len(copy.gone) == 1 else "are"
         gone = names_in_words([host_lag.host for host_lag in copy.gone], noun="host")
-        text = f"{gone} {verb} no longer listed there; the copies stay"
+        text = f"{gone} {verb} no longer listed by the other server; the copies here are kept"
         hint = (
-            f"check that server; then `backupd forget {copy.gone[0].host}` if the host was retired, or `promote` to back it up here"
+            f"check the other server; `backupd forget {copy.gone[0].host}` if the host was retired, or `backupd promote "
+            f"{copy.gone[0].host}` to back it up here"
         )
         yield Finding(_CHECK, "warning", text, hint, subject=subject)
     try:
@@ -155,13 +156,15 @@ def _fetched(config: Config, copies: KnownCopies) -> Iterator[Finding]:
         subject, replica = f"replica {name}", config.replicas.get(name)
         hosts = sorted(host for host, replica in copies.fetched.items() if replica == name)
         if configured := [host for host in hosts if host in config.hosts]:
-            text = f"{names_in_words(configured, noun='host')}: configured, and fetched from there, so not backed up here"
-            hint = f"`backupd promote {configured[0]}` to back it up here, otherwise remove it from the configuration"
+            text = (
+                f"{names_in_words(configured, noun='host')}: configured here, but fetched from the other server: not backed up here"
+            )
+            hint = f"`backupd promote {configured[0]}` to back the host up here, or remove it from the configuration"
             yield Finding(_CHECK, "note", text, hint, subject=subject)
         if left := [host for host in hosts if not (replica and wants(replica, host))]:
             verb = "is a copy" if len(left) == 1 else "are copies"
-            text = f"{names_in_words(left, noun='host')} {verb} of that pool, and no longer fetched or backed up"
-            hint = f"configure [replica.{name}] with it in `hosts`; or `backupd promote {left[0]}` to back it up here"
+            text = f"{names_in_words(left, noun='host')} {verb} from the other server, and no longer fetched or backed up"
+            hint = f"add the host to `hosts` in [replica.{name}], or `backupd promote {left[0]}` to back it up here"
             yield Finding(_CHECK, "warning", text, hint, subject=subject)
 
 
@@ -171,7 +174,7 @@ def _without_a_copy(config: Config, copies: KnownCopies, offsite: set[str]) -> I
     alone = [name for name, host in config.hosts.items() if host.enabled and name not in covered and name not in copies.fetched]
     if (copies.common or config.offsites) and alone:
         text = f"there is no copy of {names_in_words(alone, noun='host')}"
-        hint = "check `hosts` of the replica there and --host in authorized_keys here, or `hosts` of the offsite repository"
+        hint = "check `hosts` of the replica on the other server, --host in authorized_keys here, and `hosts` in [offsite.NAME]"
         yield Finding(_CHECK, "note", text, hint, subject="copies")
 
 
@@ -194,9 +197,15 @@ def reach_copies(config: Config) -> Iterator[Finding]:
             yield Finding(_CHECK, level, printable(error.message), error.hint, subject=f"replica {replica.name}")
             continue
         if itself:
-            yield Finding(_CHECK, "error", "this is the same pool", "fetch from another pool", subject=f"replica {replica.name}")
+            yield Finding(
+                _CHECK,
+                "error",
+                "the other pool is this pool itself",
+                "correct `address` or `folder`",
+                subject=f"replica {replica.name}",
+            )
             continue
-        text = f"reached, btrkeep {far.version}, {counted(count, 'host')} to fetch from" + _room_words(far.free, far.used)
+        text = f"reached, btrkeep {far.version}, {counted(count, 'host')} to fetch" + _room_words(far.free, far.used)
         against = [*(_of_key(config, replica, "send-only") if replica.address else ()), *_of_clock(replica, clock)]
         if lacking:
             hint = "enlarge this pool, name fewer `hosts`, or keep fewer backups, before the first replication"
@@ -212,8 +221,8 @@ def _room_words(free: int | None, used: int | None) -> str:
 
 def _of_version(copy: ReplicaSettings | PushSettings, version: str) -> Iterator[Finding]:
     if version != __version__:
-        text = f"it runs btrkeep {version}, and this server {__version__}"
-        hint = "install the same version on both when you can; different versions work together if both have the protocol"
+        text = f"the other server runs btrkeep {version}, and this server {__version__}"
+        hint = "install the same version on both servers when you can; until then they work if both have the same protocol"
         yield Finding(_CHECK, "note", text, hint, subject=f"{copy.kind} {copy.name}")
 
 
@@ -227,7 +236,7 @@ def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
         lines = program.error_lines()
     error = last_remote_error(lines)
     if b'"hello"' not in asked:
-        why = printable(error)[:1000] if error else "it does not answer"
+        why = printable(error)[:1000] if error else "the other server does not answer"
         yield Finding(_CHECK, "error", why, unreached_hint(lines) or RECEIVES_NOT, subject=subject)
         return
     answer = _parse_answer(asked)
@@ -253,11 +262,11 @@ def _of_key(config: Config, copy: ReplicaSettings | PushSettings, command: str) 
     try:
         is_unlimited = _runs_any_command(config, copy)
     except ProgramFailed as error:
-        text = f"it is unknown whether its key can run any command there: {printable(error.message)}"
-        yield Finding(_CHECK, UNKNOWN, text, "run this again when that server answers", subject=subject)
+        text = f"it is unknown whether the key can run any command on the other server: {printable(error.message)}"
+        yield Finding(_CHECK, UNKNOWN, text, "run `backupd check --connect` again when the other server answers", subject=subject)
         return
     if is_unlimited:
-        why = "its key can run any command there: an attacker on this server also controls the other server"
+        why = "the key can run any command on the other server: an attacker on this server also controls that one"
         hint = f'put restrict,command="backupd {command} --replica NAME" before the key in that server\'s authorized_keys'
         yield Finding(_CHECK, "warning", why, hint, subject=subject)
 
@@ -265,8 +274,8 @@ def _of_key(config: Config, copy: ReplicaSettings | PushSettings, command: str) 
 def _of_clock(copy: ReplicaSettings | PushSettings, remote_time: datetime | None) -> Iterator[Finding]:
     ahead = (remote_time - datetime.now(UTC)).total_seconds() if remote_time else 0.0
     if abs(ahead) > _CLOCKS_AGREE:
-        why = f"its clock is {format_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this one"
-        hint = "run `timedatectl` on both; backups with a time in the future are not fetched"
+        why = f"the other server's clock is {format_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this one"
+        hint = "run `timedatectl` on both servers; backups with a time in the future are not fetched"
         yield Finding(_CHECK, "warning", why, hint, subject=f"{copy.kind} {copy.name}")
 
 

@@ -32,7 +32,7 @@ class Layer:
     detail: str = ""
     """The level of an md, the file of a loop device, the mode of a bcache; otherwise ""."""
     redundant: bool | None = None
-    """True if the device below it survives the loss of a disk; None if this machine cannot know."""
+    """True if it survives the loss of a disk; None: unknown."""
     rotational: bool | None = None
     """The kernel's flag; None if it has none."""
 
@@ -67,17 +67,17 @@ class FilesystemFacts:
     target: Path
     """The mount point."""
     mount_options: frozenset[str] | None
-    """The mounts of this machine, even if a service sees others; None: unknown."""
+    """The options of the machine's mount, even if a service has a private one; None: unknown."""
     options: tuple[str, ...]
     """The options of the filesystem."""
     features: frozenset[str]
-    """Those of this filesystem."""
+    """Features of this filesystem."""
     kernel_features: frozenset[str]
     """Features that this kernel supports."""
     free_space_tree: bool
-    """True if it has one."""
+    """True if it has a free space tree."""
     checksum: str
-    """The algorithm."""
+    """The checksum algorithm."""
     checksum_driver: str
     """The kernel's driver for the checksum."""
     profiles: Mapping[str, tuple[str, ...]]
@@ -93,13 +93,13 @@ class FilesystemFacts:
     reclaim: Mapping[Path, str]
     """The enabled settings of the kernel's own reclaim, by file of sysfs."""
     exclusive_operation: str | None
-    """The exclusive operation that is running; None: none."""
+    """The running exclusive operation, "none" without one; None: the kernel does not report it."""
     room: Room
     """Size and free space."""
     allocated: int
     """Bytes of the devices that are allocated to block groups."""
     subvolumes: int | None
-    """Their number; None: unknown."""
+    """Number of subvolumes; None: unknown."""
     redundancy: Redundancy | None = None
     """The number of good copies of the used bytes; None: not read."""
     unallocated: Mapping[int, int] = field(default_factory=dict)
@@ -116,19 +116,20 @@ class FilesystemFacts:
 
 @dataclass(frozen=True, slots=True)
 class Scrub:
-    """The last scrubs of all devices that are recorded on this machine, as one.
-
-    `finished`: when the oldest of the devices' last complete scrubs began; None: a device has none. `unfinished`: a device's last
-    scrub was interrupted. `running`: a scrub is running now. `uncorrectable` and `corrected` count its errors. `is_known`: the file
-    with the records could be read, or does not exist.
-    """
+    """The last scrubs of all devices that are recorded on this machine, as one."""
 
     finished: datetime | None = None
+    """When the oldest of the devices' last complete scrubs began; None: a device has none."""
     unfinished: bool = False
+    """True if a device's last scrub was interrupted."""
     running: bool = False
+    """True if a scrub is running now."""
     corrected: int = 0
+    """Number of corrected errors."""
     uncorrectable: int = 0
+    """Number of errors that could not be corrected."""
     is_known: bool = True
+    """True if the file with the records could be read, or does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ class KeyFile:
     path: Path
     """The file."""
     mode: int | None
-    """Its permission bits; None if it is missing."""
+    """Its permission bits; None if it is missing or could not be read."""
     empty: bool = False
     """True if it has no effective line."""
     hidden: str = ""
@@ -280,7 +281,7 @@ Blind = Callable[[DoctorFacts], str]
 
 
 def unless(is_known: Callable[[DoctorFacts], bool], why: str) -> Blind:
-    """Lets a check be blind, for this reason, unless the facts show otherwise."""
+    """Returns a `Blind` with the reason `why` for facts that are not known."""
     return lambda facts: "" if is_known(facts) else why
 
 
@@ -296,7 +297,7 @@ class DoctorRule:
     """Its name."""
     severities: tuple[str, ...]
     """The levels that its findings can have."""
-    looks: str
+    problem: str
     """The problems that it finds, in one phrase, for the documentation."""
     check: Callable[[DoctorFacts], Iterator[Finding]] = field(repr=False)
     """Returns the findings, none if there is no problem."""
@@ -322,9 +323,9 @@ class DoctorReport:
 
     findings: tuple[Finding, ...]
     """The worst first."""
-    well: tuple[str, ...]
+    passed: tuple[str, ...]
     """Names of the checks that found nothing."""
-    unlooked: tuple[UncheckedRule, ...]
+    unchecked: tuple[UncheckedRule, ...]
     """The checks that could not be made."""
 
 

@@ -113,7 +113,7 @@ def _machine() -> Machine:
 
 
 def processor_flags() -> frozenset[str]:
-    """x86 calls them flags, arm Features."""
+    """Returns the features of the processor from /proc/cpuinfo, which x86 lists as flags, arm as Features."""
     try:
         match = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

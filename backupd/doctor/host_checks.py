@@ -56,7 +56,7 @@ async def check_hosts(config: Config) -> list[Finding]:
     gate = asyncio.Semaphore(max(4, config.backup.concurrency))
     hosts = [host for host in config.hosts.values() if host.enabled and host.address and not host.calls]
     calling = [host.name for host in config.hosts.values() if host.enabled and host.calls]
-    text = "it calls this server, so it is not tested from here"
+    text = "the host calls this server, so this server does not test it"
     return [Finding("host", NOTE, text, "`btrkeep-source call` on the host tests it", subject=name) for name in calling] + [
         finding
         for each in await asyncio.gather(*(_probe(gate, config, host, not support.missing) for host in hosts))
@@ -118,9 +118,11 @@ async def _snapshots(config: Config, host: HostConfig, connection: SharedConnect
     try:
         paths, outside = await check_source(host, config.ssh, await connection.socket(Cancellation()))
     except (NoSnapshots, NotConnected) as error:
-        message, hint = (error.message, error.hint) if isinstance(error, NoSnapshots) else ("it could not be reached again", "")
+        message, hint = (
+            (error.message, error.hint) if isinstance(error, NoSnapshots) else ("the host could not be reached again", "")
+        )
         return [Finding("host", "warning", f"the host makes no snapshots: {message}", hint, subject=host.name)]
-    hint = f'{page("sources")} has the filesystems that can; with snapshots = "auto" such a path is read live'
+    hint = f'{page("sources")} lists the filesystems with snapshots; with snapshots = "auto" such a path is read live'
     return [
         Finding("host", level, f"{printable(path)}: no snapshot: {consistency.reason}", hint, subject=host.name)
         for path, consistency in paths.items()
@@ -136,7 +138,9 @@ async def _streams(config: Config, host: HostConfig, connection: SharedConnectio
     try:
         paths = await check_streams(host, config.ssh, await connection.socket(Cancellation()))
     except (NoSnapshots, NotConnected) as error:
-        message, hint = (error.message, error.hint) if isinstance(error, NoSnapshots) else ("it could not be reached again", "")
+        message, hint = (
+            (error.message, error.hint) if isinstance(error, NoSnapshots) else ("the host could not be reached again", "")
+        )
         return [Finding("host", "error", f"the host sends no streams: {message}", hint, subject=host.name)]
     hint = f'make it a subvolume, or set engine = "rsync" ({page("sources")})'
     return [Finding("host", "error", printable(reason), hint, subject=host.name) for reason in paths.values()]
@@ -259,14 +263,14 @@ def _exclude_hint(config: Config, host: HostConfig, folder: str) -> str:
 
 async def _left_out(config: Config, host: HostConfig, path: str, confined: bool, connection: SharedConnection) -> Finding | None:
     """Returns a note about the files that `one_file_system` excludes from a source path, None if there are none."""
-    hint = "`exclude` it, back it up as a separate host, or set one_file_system = false"
+    hint = "`exclude` these folders, back them up as a separate host, or set one_file_system = false"
     try:
         access = HostAccess(confined, await connection.socket(Cancellation()))
         folders = await left_empty(config, host, path, access=access)
     except (OperatorError, NotConnected) as error:
         why = error.message if isinstance(error, OperatorError) else "the host could not be reached again"
         text = f"{printable(path)}: could not list the folders that `one_file_system` excludes: {why}"
-        return Finding("host", "unknown", text, "the next backup tries it again", subject=host.name)
+        return Finding("host", "unknown", text, "the next backup tries again", subject=host.name)
     names = [name for folder in folders if not is_expected(name := os.fsdecode(folder), path)]
     return Finding("host", "note", left_out_words(path, names, 0), hint, subject=host.name) if names else None
 
@@ -314,25 +318,27 @@ _OF_THE_HOST = _UNREACHED | {
 """Whatever the path is."""
 # A shell prints the same message for a missing program and for a missing interpreter.
 _RRSYNC_DOES_NOT_START = re.compile(r"rrsync: .*(?:not found|cannot execute|bad interpreter|No such file)")
-_NO_PYTHON = "rrsync does not start there: install rsync, which contains it, and python3 on the host"
+_NO_PYTHON = "rrsync does not start on the host: install rsync, which contains it, and python3"
 _NOT_REACHED = (
     "check that the host is on, that `address` and `port` are right, and whether a firewall in between drops the connection"
 )
 _HINTS: dict[ExitCause | None, str] = {
     ExitCause.NO_SUCH_NAME: "correct `address`, or add the name to DNS or /etc/hosts",
-    ExitCause.REFUSED: "check that sshd runs there, and that `address` and `port` are right",
+    ExitCause.REFUSED: "check that sshd runs on the host, and that `address` and `port` are right",
     ExitCause.NO_ROUTE: _NOT_REACHED,
     ExitCause.SILENT: _NOT_REACHED,
     ExitCause.KEY_REFUSED: f"add the public key to the host's authorized_keys; {page('restricted-keys')} has the line",
     ExitCause.CLOSED: (
-        "too many connections at once, or failed logins from this server? `sshd -T` there prints MaxStartups and, since 9.8, "
-        "PerSourcePenalties; the line `PerSourcePenaltyExemptList ADDRESS-OF-THIS-SERVER` in its sshd_config exempts this server"
+        "sshd refuses connections after too many at once or after failed logins: `sshd -T` on the host prints MaxStartups and, "
+        "since 9.8, PerSourcePenalties. `PerSourcePenaltyExemptList ADDRESS-OF-THIS-SERVER` in its sshd_config exempts this server"
     ),
-    ExitCause.NOT_TRANSFERRED: "check that the path exists there, and that the user may read it",
-    ExitCause.NO_RSYNC: "install rsync there, or set rsync_path",
+    ExitCause.NOT_TRANSFERRED: "check that the path exists on the host, and that the user may read it",
+    ExitCause.NO_RSYNC: "install rsync on the host, or set rsync_path",
     ExitCause.SUDO_PASSWORD: "let the user run rsync without a password (NOPASSWD in sudoers)",
     ExitCause.SUDO_REFUSED: "allow the user to run rsync in sudoers, without a password and without a terminal",
-    ExitCause.WRONG_USAGE: "check which rsync it is: on macOS and OpenBSD it is openrsync; install rsync there, and set rsync_path",
+    ExitCause.WRONG_USAGE: (
+        "check which rsync the host has: on macOS and OpenBSD it is openrsync; install rsync 3 on the host, and set rsync_path"
+    ),
 }
 
 
@@ -364,7 +370,7 @@ def crowded(config: Config) -> Iterator[Finding]:
     """Yields a note for each address at which sshd refuses some connections, if it has OpenSSH's defaults."""
     for address, count in connections_at_once(config).items():
         if count > SSHD_STARTUPS:
-            text = f"{count} hosts have this address and can connect at once; sshd refuses some of more than {SSHD_STARTUPS}"
+            text = f"a run can open {count} connections to this address at once; sshd refuses some of more than {SSHD_STARTUPS}"
             yield Finding("ssh", "note", f"{address}: {text}", _hint(f"MaxStartups {2 * count}"))
 
 

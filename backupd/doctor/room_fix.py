@@ -68,7 +68,7 @@ _PASSING = (errno.ENOSPC, errno.ETXTBSY)
 
 @dataclass(frozen=True, slots=True)
 class RoomFixResult:
-    """The result."""
+    """The result of a repair."""
 
     plan: RoomPlan
     """The plan before the first step."""

@@ -85,7 +85,7 @@ class RoomReading:
     groups: tuple[PlacedBlockGroup, ...]
     """Its block groups."""
     profiles: frozenset[str]
-    """Bytes of all types of block groups."""
+    """The profiles of all types of block groups."""
     busy: str = ""
     """The running exclusive operation or scrub; "": none."""
     read_only: bool = False
@@ -122,19 +122,22 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RoomPlan:
-    """The plan, before anything is changed: `count` temporary devices of `size` bytes each.
-
-    `unallocated`: bytes of the permanent devices now, `goal`: bytes that are wanted; `gain`: free bytes inside data block groups.
-    `refusal`: the reason why it may not start, with `details` for the message; None if it may.
-    """
+    """The plan, before anything is changed."""
 
     count: int
+    """Number of temporary devices."""
     size: int
+    """Bytes of each temporary device."""
     unallocated: int
+    """Unallocated bytes of the permanent devices now."""
     goal: int
+    """The required value of `unallocated`."""
     gain: int
+    """Free bytes inside data block groups."""
     refusal: Refusal | None = None
+    """Why the repair may not start; None if it may."""
     details: str = ""
+    """Details of `refusal` for the message."""
 
     @property
     def is_needed(self) -> bool:
@@ -223,7 +226,7 @@ class TurnBack:
     """From now on, data on the temporary devices is moved back."""
 
     reason: RoomEnd
-    """The reason, such as that enough was moved."""
+    """Why no further block group is moved to free space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,16 +251,20 @@ RoomStep = MoveBlockGroup | Shrink | RemoveDevice | TurnBack | TurnForth | End
 
 @dataclass(slots=True)
 class RoomProgress:
-    """The work of this process. `moved` and `failed`: addresses of block groups. `best`: the most bytes gained so far, and `since`
-    how many moves ago. `returned`: moves from temporary devices, `empty`: those of empty block groups.
-    """
+    """The work of this process."""
 
     moved: set[int] = field(default_factory=set)
+    """Addresses of block groups that were moved."""
     failed: set[int] = field(default_factory=set)
+    """Addresses of block groups that the kernel did not move."""
     best: int | None = None
+    """The most bytes gained so far; None: nothing was moved yet."""
     since: int = 0
+    """Number of moves since `best` was reached."""
     returned: int = 0
+    """Number of moves from temporary devices."""
     empty: int = 0
+    """Number of empty block groups among those of `returned`."""
 
     def note(self, reading: RoomReading, temporary: Sequence[int]) -> None:
         """Records the result of a move: unallocated bytes of the permanent devices, less those that have to be moved

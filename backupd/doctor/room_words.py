@@ -9,7 +9,7 @@ from btrkeep.pool.temporary_devices import RECORD, TemporaryDevice, TemporaryRec
 from btrkeep.units import counted, format_size
 
 CONTINUE = "`backupd doctor --fix room` continues"
-ANOTHER_ROUND = "the data moved back has used the space again: run it once more"
+ANOTHER_ROUND = "the data moved back has used the space again: another round starts"
 _FEWER = "keep fewer backups, or add a device permanently"
 _REASONS = {
     RoomEnd.REACHED: "enough space is unallocated",
@@ -41,7 +41,7 @@ def refusal_error(plan: RoomPlan, pool: Path) -> OperatorError:
         case _:
             free = format_size(plan.gain)
             return OperatorError(
-                f"the data of {pool} is full: only {free} are free in data block groups, too little to free any", _FEWER
+                f"{pool} is full of data: only {free} are free in data block groups, too little to empty one of them", _FEWER
             )
 
 
@@ -68,14 +68,14 @@ def foreign_record_error(state: Path, filesystem: str) -> OperatorError:
 
 def begun_error(record: TemporaryRecord) -> OperatorError:
     """Returns the error for other devices than those that the job was started with."""
-    return OperatorError(f"it was started with {paths_of(record.devices)}", "leave --device out to continue")
+    return OperatorError(f"--fix room was started with {paths_of(record.devices)}", "leave --device out to continue")
 
 
 def number_error(count: int) -> OperatorError:
     """Returns the error for a wrong number of named devices."""
     return OperatorError(
         f"this pool needs {counted(count, 'temporary device')}",
-        "give --device that many times" + ("; raid1 needs two" if count > 1 else ""),
+        "give --device " + ("twice: raid1 needs two devices" if count > 1 else "once"),
     )
 
 
@@ -95,9 +95,9 @@ def below_goal_error(unallocated: int, goal: int, reason: RoomEnd) -> OperatorEr
 
 def plan_lines(plan: RoomPlan, devices: tuple[TemporaryDevice, ...], *, is_left: bool) -> list[str]:
     """Returns the plan as text."""
-    state = f"{format_size(plan.unallocated)} are unallocated, {format_size(plan.goal)} should be"
+    state = f"{format_size(plan.unallocated)} are unallocated, the goal is {format_size(plan.goal)}"
     if not devices:
-        return [f"room: {state.replace(' should be', ' are needed')}: there is nothing to do"]
+        return [f"room: {state}: there is nothing to do"]
     lines = [f"room: {state}; {format_size(plan.gain)} are free inside data block groups"]
     for device in devices:
         if is_left:

@@ -92,7 +92,7 @@ class _StarterCollector:
     starters: list[str] = field(default_factory=list)
     """The timers, cron jobs and programs that start runs."""
     unknown: list[str] = field(default_factory=list)
-    """What could not be read, with the reason."""
+    """The sources that could not be read, with the reason."""
     has_anacron_timer: bool = False
     """True if systemd starts anacron, without a cron daemon."""
 
@@ -265,7 +265,7 @@ def _read(path: Path, largest: int) -> bytes:
     """Returns the content of a regular file, which may be another user's. Raises OSError for anything else, and a larger one."""
     with ClosingFd(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)) as fd:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "it is not a file")
+            raise OSError(errno.EINVAL, "not a regular file")
         data = os.pread(fd, largest + 1, 0)
     if len(data) > largest:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))

@@ -78,7 +78,7 @@ def _written_before(
 
 
 def _remove_synced_mark(pool: Pool, host: str) -> None:
-    """Makes the next run compare it completely with the host, or start it again."""
+    """Makes the next run compare `.working` completely with the host, or start it from the beginning."""
     try:
         remove_mark(pool.working(host))
     except OSError as error:
@@ -105,8 +105,8 @@ def in_doubt_verifier(
 def read_in_doubt(
     record: BootRecord, work: Verifier, hosts: Collection[str] | None = None
 ) -> Iterator[tuple[Restorable, Verification] | OperatorError]:
-    """Reads the backups in doubt, of these hosts (None: of all), until it is cancelled or its time is over. Returns the error of
-    one that cannot be opened.
+    """Reads the backups in doubt, of these hosts (None: of all), until it is cancelled or its time is over. Yields the error of a
+    backup that cannot be opened.
 
     A backup that was not read to its end stays in doubt. The caller holds the lock `verify`. Raises OSError.
     """
@@ -215,7 +215,7 @@ def read_last_written(
 def read_before_waiting(context: PoolContext, notice: Callable[[str], None], cancellation: Cancellation) -> None:
     """Reads backups in doubt before the caller takes the lock `verify` and waits for a night, which would wait for that lock.
 
-    No further backup gets in doubt until the next boot. Raises OperatorError if one still is.
+    No further backup gets in doubt until the next boot. Raises OperatorError if a backup still is in doubt.
     """
     if has_backups_in_doubt(context.pool):
         reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
@@ -240,4 +240,4 @@ def _read(
         if isinstance(result, OperatorError):
             notice(result.message)
         elif damages := result[1].damages:
-            notice(f"{printable(result[0].host)} {result[0].name}: {counted(damages, 'file')} damaged, fetched again")
+            notice(f"{printable(result[0].host)} {result[0].name}: {counted(damages, 'damaged file')}, to be fetched again")

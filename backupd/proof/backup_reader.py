@@ -70,7 +70,7 @@ class _BatchRead:
 
 
 class BackupReader:
-    """How much of a backup was read.
+    """Reads the files of one backup, and counts them.
 
     `is_walked`: all its names were checked, and all files that were started were read to their end. `is_whole`: also, each file was
     read in this pass.
@@ -100,7 +100,7 @@ class BackupReader:
         """How many of them are recorded."""
         self._damaged_before = work.count.damaged
         self.shared: dict[str, list[bytes]] = {}
-        """The paths in the host's other backups that have some of them, by backup."""
+        """By backup, the damaged paths of the host's other backups that share these files."""
         self.is_walked, self.is_whole = False, True
         self._found: dict[Key, ReadBefore] = {}
         self._large = deque[_FileToRead]()
@@ -113,7 +113,7 @@ class BackupReader:
         with suppress(UnreadableRecord):
             self._first_change = first_change(read_notes(folder), backup.name)
         self._linked_sums: dict[Key, bytes] | None = None
-        """The same for files with several names, of which rsync fetched one. None until the first such file."""
+        """The checksums of files with several names, of which rsync fetched one. None until the first such file."""
         self._written = _written_inodes(backup) if work.scope.crash else None
         """The files to read, None: all."""
         self._chance = random.SystemRandom()  # a host must not be able to predict which of its files are read
@@ -165,7 +165,7 @@ class BackupReader:
                 done, waiting = wait(waiting, timeout=_TELL, return_when=FIRST_COMPLETED)
                 for future in done:
                     self._note_batch(future.result())
-                work.say_how_far()
+                work.report_progress()
         finally:
             for future in waiting:
                 self._note_batch(future.result())
@@ -345,7 +345,7 @@ class BackupReader:
         return path in self._known_bad or (is_meant and (share >= 1.0 or self._chance.random() < share))
 
     def _unreadable(self, path: bytes, error: OSError) -> None:
-        """A folder, or a name in one."""
+        """Records a folder, or a name in it, as damaged. Raises an OSError that is not damage."""
         if error.errno not in DAMAGED:
             raise error
         self.bad.append(FoundDamage(path, 0))
@@ -366,5 +366,5 @@ def _written_inodes(backup: Restorable) -> set[int] | None:
 
 
 def _microseconds(moment: datetime) -> int:
-    """Since 1970."""
+    """Returns the microseconds since 1970."""
     return round(moment.timestamp() * 10**6)

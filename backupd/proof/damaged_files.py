@@ -40,7 +40,7 @@ class RecordedContent:
     digest: bytes | None = None
     summed: bytes | None = None
     is_damaged: bool = False
-    """When it was last read."""
+    """True if it was damaged when it was last read."""
 
 
 class RecordedContents:
@@ -146,14 +146,14 @@ def _of_host(
         damages = list(group)
         have = {damage.name for damage in damages}
         entries = {name: entry for name in have if (entry := seen.get(name, {}).get(fsencode(path)))}
-        looks = {_content(entry) for entry in entries.values()}
+        looks = {_size_and_time(entry) for entry in entries.values()}
         inodes = {entry.inode for entry in entries.values()}
         copies = {
             name: entry
             for name in names
             if (name, path) not in bad and (entry := seen[name].get(fsencode(path))) and entry.inode not in inodes
         }
-        similar = tuple(name for name, entry in copies.items() if _content(entry) in looks)
+        similar = tuple(name for name, entry in copies.items() if _size_and_time(entry) in looks)
         places = tuple(sorted({(damage.start, damage.length) for damage in damages}))
         by = tuple(sorted({damage.found_by for damage in damages}))
         at = min(damage.found_at for damage in damages)
@@ -188,7 +188,7 @@ def _entries(backup: Restorable, paths: set[bytes]) -> dict[bytes, Entry]:
     return entries_by_path
 
 
-def _content(entry: Entry) -> tuple[int, int]:
+def _size_and_time(entry: Entry) -> tuple[int, int]:
     return entry.size, entry.mtime
 
 
@@ -200,7 +200,7 @@ class FoundDamage:
     """A path in a backup that is damaged."""
 
     path: bytes
-    """On the host."""
+    """The path on the host."""
     start: int
     """The first damaged byte."""
     key: Key | None = None

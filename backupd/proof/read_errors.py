@@ -202,14 +202,16 @@ _OF_READING = ("read", "corruption", "generation")
 
 @dataclass(frozen=True, slots=True)
 class ReadErrors:
-    """`rows`: newly found damage; `lines`: of the log, that name an error; `seen`: errors that were counted but not logged; `why`
-    the log could not be read.
-    """
+    """The result of checking the devices' error counters."""
 
     rows: tuple[Damage, ...] = ()
+    """Newly found damage."""
     lines: int = 0
+    """Number of lines of the kernel's log that name an error."""
     seen: SeenErrors = field(default_factory=SeenErrors)
+    """Errors that were counted but not logged."""
     why: str = ""
+    """Why the log could not be read; "": it could."""
 
 
 def check_read_errors(context: PoolContext, now: datetime, *, were_met: bool = False) -> ReadErrors:
@@ -272,9 +274,7 @@ class OwnReads:
 
     @contextmanager
     def counting(self, met: Callable[[], int] | None = None) -> Iterator[None]:
-        """Counts errors in the block: files known to be damaged. Or, with `met`, the number of named damaged files, if that is
-        larger at the end.
-        """
+        """Counts the read errors of the devices during the block; with `met`, only if `met()` is larger at its end."""
         before, met_before = read_counters(self._site), met() if met else 0
         try:
             yield
@@ -355,21 +355,21 @@ def _read_all(
     asked = [vaddr for vaddr in vaddrs if vaddr not in trees]
     answers = resolver.resolve(block for vaddr in asked for block in _blocks(vaddr))
     for vaddr in asked:
-        nobodys = is_found = False
+        has_no_backup = is_found = False
         for _, places in islice(answers, len(_blocks(vaddr))):
             if places is None:
                 continue
-            nobodys = nobodys or not places
+            has_no_backup = has_no_backup or not places
             key = tuple(places)  # all blocks of a compressed extent have the same
             if places and key not in checked:
                 checked[key] = is_bad(context, places)
                 file_places |= set(places) if checked[key] else set()
             is_found = is_found or checked.get(key, False)
-        if nobodys and not is_found:
+        if has_no_backup and not is_found:
             elsewhere.append(vaddr)
     return list(merged(file_places, "scrub", now)), elsewhere
 
 
 def _blocks(vaddr: int) -> range:
-    """Returns the blocks in which an error that the kernel reports at this address may lie."""
+    """Returns the blocks that may have the error that the kernel reports at this address."""
     return range(vaddr, vaddr - vaddr % SPAN + SPAN, BLOCK)

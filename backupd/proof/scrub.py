@@ -85,7 +85,7 @@ class ScrubResult:
 
 
 def command(path: Path, *, resume: bool) -> tuple[str, ...]:
-    """The command. It stays in the foreground until the end, and reads at the I/O priority `idle` by default."""
+    """Returns the command that scrubs: it stays in the foreground until the end, at the I/O priority `idle` by default."""
     return ("btrfs", "scrub", "resume" if resume else "start", "-B", str(path))
 
 
@@ -232,7 +232,7 @@ async def _until_ended(group: Group, path: Path, cancellation: Cancellation, tel
 
 
 def _cancel(path: Path) -> bool:
-    """Cancels the scrub and returns True; in its first moment there is nothing that could be cancelled."""
+    """Cancels the scrub. Returns False if it cannot be cancelled yet, as in its first moment."""
     try:
         return run(("btrfs", "scrub", "cancel", str(path)), check=False).returncode == 0
     except OperatorError:

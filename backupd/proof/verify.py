@@ -71,12 +71,12 @@ class Verifier(VerifyPass):
     def _verify(self, backup: Restorable, tree: Tree) -> Verification:
         before = read_verified(self.pool.host(backup.host)).get(backup.name)
         was_ahead = before is not None and before.at > latest(self.now)  # then its times are wrong
-        goes_on = before if before and not before.is_over and not was_ahead else None
-        if goes_on and self.scope.crash and goes_on.begun < self.scope.crash:
-            goes_on = None
-        begun = goes_on.begun if goes_on else self.now
+        continued = before if before and not before.is_over and not was_ahead else None
+        if continued and self.scope.crash and continued.begun < self.scope.crash:
+            continued = None
+        begun = continued.begun if continued else self.now
         whole = before.whole if before and not was_ahead else None
-        if goes_on is None:  # a kill must lose only the unrecorded files
+        if continued is None:  # a kill must lose only the unrecorded files
             since = Verification(begun, begun, whole=whole)
             self._write_down(
                 backup.host, backup.name, replace(since, damages=before.damages, damaged=before.damaged) if before else since
@@ -85,14 +85,14 @@ class Verifier(VerifyPass):
         bad = {os.fsencode(damage.path) for damage in damages if damage.found_by == "verify" and damage.fate is None}
         look = BackupReader(self, backup, self.pool.host(backup.host), begun, bad, partial(self._enter_found, backup))
         look.verify(tree)
-        self._drop_mended(backup, look)
+        self._drop_repaired(backup, look)
         has_looked = look.read or look.bad or look.is_whole
         verification = Verification(
             begun,
-            self.now if has_looked or not goes_on else goes_on.at,  # without progress, nothing was checked now
-            look.read + (goes_on.read if goes_on else 0),
-            look.compared + (goes_on.compared if goes_on else 0),
-            look.bytes + (goes_on.bytes if goes_on else 0),
+            self.now if has_looked or not continued else continued.at,  # without progress, nothing was checked now
+            look.read + (continued.read if continued else 0),
+            look.compared + (continued.compared if continued else 0),
+            look.bytes + (continued.bytes if continued else 0),
             self.now if look.is_whole else whole,
         )
         verification = _with_damages(verification, before, [found_damage.path for found_damage in look.bad], are_all=look.is_walked)
@@ -113,21 +113,21 @@ class Verifier(VerifyPass):
         enter_damages(self.pool, self.catalogue, [backup.host], rows)
         return {name: [file.path for file in files] for name, files in others.items()}
 
-    def _drop_mended(self, backup: Restorable, look: BackupReader) -> None:
+    def _drop_repaired(self, backup: Restorable, look: BackupReader) -> None:
         """Removes recorded damage that no longer exists; for files that this pass did not reach, nothing changes.
 
         Errors of other readers are removed if the file was read here, unless they occurred since.
         """
         bad = {(os.fsdecode(found_damage.path), found_damage.start) for found_damage in look.bad}
 
-        def is_mended(damage: Damage) -> bool:
+        def is_repaired(damage: Damage) -> bool:
             if damage.name != backup.name:
                 return False
             if damage.found_by == "device":
                 return look.is_whole and damage.found_at < look.since
             return damage.found_by == "verify" and look.is_walked and (damage.path, damage.start) not in bad
 
-        enter_damages(self.pool, self.catalogue, [backup.host], (), is_mended)
+        enter_damages(self.pool, self.catalogue, [backup.host], (), is_repaired)
 
     def _damage(self, host: str, name: str, file: FoundDamage) -> Damage:
         return Damage(host, name, os.fsdecode(file.path), file.start, 0, "verify", self.now)
@@ -137,7 +137,7 @@ class Verifier(VerifyPass):
     ) -> None:
         """Records the result, and for other backups the damaged files that they share (`shared`: their paths by backup).
 
-        A backup that was never read keeps its place as the next one to be read.
+        A backup that was never read gets no result, so that it is read first the next time.
         """
         folder, names = self.pool.host(host), names_of(self.pool, host)
         verifications = {name: verification for name, verification in read_verified(folder).items() if name in names}

@@ -36,17 +36,18 @@ class ReadScope:
 
 @dataclass(slots=True)
 class ReadCount:
-    """The progress of a pass.
-
-    `files` and `bytes` were read; `under_way`: bytes read of large files that are not complete yet; `names` of files were checked,
-    read or not; `damaged`: names of damaged files.
-    """
+    """The progress of a pass."""
 
     files: int = 0
+    """Number of files that were read."""
     bytes: int = 0
+    """Their bytes."""
     under_way: int = 0
+    """Bytes read of large files that are not complete yet."""
     names: int = 0
+    """Number of names that were checked, whether their file was read or not."""
     damaged: int = 0
+    """Number of names of damaged files."""
 
 
 class VerifyPass:
@@ -72,14 +73,14 @@ class VerifyPass:
     def _is_late(self) -> bool:
         return self.scope.seconds is not None and time.monotonic() - self._begun >= self.scope.seconds
 
-    def say_how_far(self) -> None:
-        """Calls `tell`."""
+    def report_progress(self) -> None:
+        """Calls `tell` with the present counts."""
         self.count.under_way = sum(list(self._under_way.values()))
         self.tell(self.count)
 
     @contextmanager
     def buffer(self) -> Iterator[mmap]:
-        """Lends a buffer for `read_small`. For each of STREAMS threads, one at a time."""
+        """Lends a buffer for `read_small`. Each of the STREAMS threads may hold one."""
         lent = self._buffers.pop()
         try:
             yield lent
@@ -88,7 +89,7 @@ class VerifyPass:
 
     @contextmanager
     def reading(self, path: bytes) -> Iterator[Callable[[], bool]]:
-        """Counts the bytes read of a large file: yields `keep_pace`, to be called before each piece. For every thread."""
+        """Counts the bytes read of a large file: yields `keep_pace`, to be called before each piece. Thread-safe."""
         self._under_way[path] = -PIECE
 
         def next_piece() -> bool:
@@ -101,8 +102,8 @@ class VerifyPass:
             del self._under_way[path]
 
     def keep_pace(self) -> bool:
-        """Pauses while other jobs wait for the disks for more than the configured time; returns whether to continue. For every
-        thread.
+        """Pauses while other jobs wait for the disks for more than the configured time; returns whether to continue.
+        Thread-safe.
 
         A file that was started before the time was over is read to its end, with short pauses; otherwise a file that takes longer
         would never be read.

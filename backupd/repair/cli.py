@@ -41,10 +41,10 @@ _PROVEN = {
 }
 _LEFT = {
     FileFate.WHOLE: "it is undamaged: `backupd verify` removes it from this list",
-    FileFate.UNPROVEN: "see --unproven",
+    FileFate.UNPROVEN: "no checksum: --unproven uses the copy",
     FileFate.NO_COPY: "no copy is known",
-    FileFate.HOST_DIFFERS: "the host differs",
-    FileFate.NO_FILE: "not a plain file there",
+    FileFate.HOST_DIFFERS: "the host has other content",
+    FileFate.NO_FILE: "not a plain file, or unreadable",
 }
 
 
@@ -80,9 +80,10 @@ def command(
 
     The repaired copy is a separate backup, named one second later and marked as repaired. The damaged backup is not changed,
     and expires as with `backupd delete`. It does not expire if it is held, if it is the base of a replica or an unfinished
-    backup, or if a copy is not proven; then the repaired copy is held. The copy inherits its hold and its acceptance.
+    backup, or if a copy is not proven; then the repaired copy is held. The copy inherits the hold and the
+    acceptance of the damaged backup.
 
-    Exit status 0: all damaged files are repaired; 1: some are not, or the catalogue was lost; 3: a host is being backed
+    Exit status 0: all damaged files are repaired; 1: some files are not, or the catalogue was lost; 3: a host is being backed
     up; 4: the pool is unusable.
     """
     cancellation = Cancellation()
@@ -101,7 +102,7 @@ def command(
         unplanned = [_lost_fields(host, name) for host, name in unreadable]
         if not as_json:
             _show(plans, unreadable)
-        is_left = bool(unplanned) or not is_whole or any(plan.leaves for plan in plans)
+        is_left = bool(unplanned) or not is_whole or any(plan.unrepaired for plan in plans)
         if dry_run or not todo:
             print_answer({"dry_run": dry_run, "backups": [*map(_fields, plans), *unplanned], "failed": {}}, (), as_json=as_json)
             return int(Exit.ATTENTION if is_left or (dry_run and any(plan.repairs for plan in plans)) else Exit.OK)
@@ -159,7 +160,7 @@ def _planned(
         except UsageError:  # the pool no longer has the host; the catalogue will be updated
             continue
         if planner.damaged and (fetched := read_notes(context.pool.host(host)).replica):
-            refetch = f"`backupd replicate {fetched.get('name')} {host} --damaged` fetches the damaged ones again"
+            refetch = f"`backupd replicate {fetched.get('name')} {host} --damaged` fetches the damaged backups again"
             error = UsageError(f"the backups of {printable(host)} are copies, fetched from another pool", printable(refetch))
             refused.append(error)
             continue
@@ -200,7 +201,7 @@ def _repaired(
                 print_wrapped(
                     printable(
                         f"{name} is repaired in {repair_done.name}"
-                        + (f"; it stays: {repair_done.stays}" if repair_done.stays else "")
+                        + (f"; the damaged backup does not expire: {repair_done.stays}" if repair_done.stays else "")
                     )
                 )
     return done, failed, status

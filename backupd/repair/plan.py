@@ -56,8 +56,8 @@ class RecordedSums:
         """Returns True if a checksum is recorded."""
         return self.plain is not None or self.digest is not None
 
-    def are_those_of(self, file_read: FileRead) -> bool:
-        """Returns True if the file was read completely and matches its recorded checksum, of two the one that the run made."""
+    def matches(self, file_read: FileRead) -> bool:
+        """Returns True if the file was read completely and matches its recorded checksum: the one of the run, if there is one."""
         if file_read.bad is not None:
             return False
         return file_read.plain == self.plain if self.plain is not None else file_read.digest == self.digest
@@ -156,11 +156,11 @@ class DamagedPath:
     """A damaged file of one backup and its treatment."""
 
     path: bytes
-    """On the host."""
+    """The path on the host."""
     fate: FileFate
     """The treatment of the file."""
     inode: int = 0
-    """The size of the damaged file; 0: it is missing."""
+    """Its inode number; 0: it is not a plain file, or its metadata cannot be read."""
     copy: GoodCopy | None = None
     """The undamaged copy that replaces it; None: none."""
 
@@ -182,7 +182,7 @@ class RepairPlan:
         return tuple(file for file in self.files if file.fate == FileFate.REPAIRED)
 
     @property
-    def leaves(self) -> tuple[DamagedPath, ...]:
+    def unrepaired(self) -> tuple[DamagedPath, ...]:
         """Returns the files that stay damaged in the copy too."""
         return tuple(file for file in self.files if file.fate not in (FileFate.REPAIRED, FileFate.WHOLE))
 
@@ -267,7 +267,7 @@ class RepairPlanner:
     ) -> DamagedPath:
         with self._own.counting():
             own = self._read(tree, entry, expected)
-        is_right = own is not None and (expected.are_those_of(own) if expected.are_known else own.bad is None and not differs)
+        is_right = own is not None and (expected.matches(own) if expected.are_known else own.bad is None and not differs)
         if is_right:
             return DamagedPath(entry.path, FileFate.WHOLE, entry.inode)
         unproven: GoodCopy | None = None
@@ -277,7 +277,7 @@ class RepairPlanner:
                 if file_read is None or file_read.bad is not None:
                     continue
                 if expected.are_known:
-                    if expected.are_those_of(file_read):
+                    if expected.matches(file_read):
                         return DamagedPath(
                             entry.path,
                             FileFate.REPAIRED,

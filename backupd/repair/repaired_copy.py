@@ -87,7 +87,7 @@ def repair(context: ExpiryContext, plan: RepairPlan) -> RepairDone:
     elif row := row_of(pool, backup.host, name):  # a kill may have kept the row from the catalogue
         context.catalogue.put_backup(row)
     _carry_notes(context, plan, name)
-    return RepairDone(plan, name, _give_up(context, plan, name))
+    return RepairDone(plan, name, _expire_damaged(context, plan, name))
 
 
 def _made_before(context: ExpiryContext, backup: Restorable) -> str | None:
@@ -104,7 +104,10 @@ def _start(context: ExpiryContext, backup: Restorable) -> datetime:
     while (name := backup_name(moment)) in taken:
         final_backup = read_if_ours(context.pool.host(backup.host) / name, backup.host)
         if final_backup is None or not final_backup[1].repaired:
-            raise StateConflict(f"{backup.host} {name} is too close in time for a copy between them", "repair a later backup")
+            raise StateConflict(
+                f"{backup.host} {name} follows {backup.name} at once: no second is free for a repaired copy",
+                "repair a later backup",
+            )
         moment += timedelta(seconds=1)
     return moment
 
@@ -176,7 +179,7 @@ def _counted(numbers: Mapping[str, int]) -> dict[str, int]:
 
 def _enter_damages(context: ExpiryContext, plan: RepairPlan, name: str) -> None:
     """Records remaining damage for the copy before it is renamed: after a kill there must not be a copy that seems undamaged."""
-    left = {os.fsdecode(leaf.path) for leaf in plan.leaves}
+    left = {os.fsdecode(file.path) for file in plan.unrepaired}
     rows = [
         damage
         for damage in context.catalogue.damages(plan.backup.host, plan.backup.name)
@@ -260,7 +263,7 @@ def _is_proven(context: ExpiryContext, host: str, copy: str) -> bool:
     return final_backup is not None and (final_backup[1].repaired or {}).get("unproven") == 0
 
 
-def _give_up(context: ExpiryContext, plan: RepairPlan, name: str) -> str:
+def _expire_damaged(context: ExpiryContext, plan: RepairPlan, name: str) -> str:
     """Marks the damaged backup for expiry, so that the copy replaces it; otherwise returns the reason. Then the copy is held,
     because the retention keeps only the first of two backups of a day.
     """

@@ -73,7 +73,7 @@ def record_action(pool: Pool, action: UserAction) -> str:
     path = pool.path / MARKER / ACTIONS
     try:
         with ClosingFd(os.open(path, _OPEN, 0o600)) as fd:
-            if not _is_locked(fd, path):
+            if not _try_lock(fd, path):
                 return f"{path}: {held_by(path).message}"
             if os.fstat(fd).st_size >= LARGEST:
                 _shorten(fd, path)
@@ -83,7 +83,7 @@ def record_action(pool: Pool, action: UserAction) -> str:
         return f"{path}: {error.strerror or error}"
 
 
-def _is_locked(fd: int, path: Path) -> bool:
+def _try_lock(fd: int, path: Path) -> bool:
     """Locks the file. False if another process holds the lock for too long; then no caller waits for it for a minute, because a
     command may record many actions.
     """

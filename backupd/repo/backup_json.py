@@ -112,11 +112,11 @@ class Record:
     started: datetime
     """When its run started."""
     name: str | None = None
-    """When the backup became final; None until then."""
+    """The backup's name; None until it is final."""
     base: str | None = None
     """The name of the backup on which it is based; None: a first copy."""
     base_uuid: str | None = None
-    """The `uuid` of that."""
+    """The `uuid` of the base."""
     finished: datetime | None = None
     """When its run ended; None: the run is in progress."""
     duration: float | None = None
@@ -170,8 +170,8 @@ class Record:
     is shared with that backup. Valid only in the pool that made it, not in copies.
     """
     lasting: tuple[Condition, ...] = field(default=(), metadata=_LEFT_OUT)
-    """Problems with files: what could not be fetched or deleted, was left out, or was fetched twice, each with the first of the
-    successive backups that had it; only if set.
+    """Problems with files: they could not be fetched or deleted, were left out, or were fetched twice. Each has the first of the
+    successive backups with the problem; only if set.
     """
     address: str | None = field(default=None, metadata=_LEFT_OUT)
     """How ssh reached the host; None, and missing in the file, if this server is the source."""
@@ -186,7 +186,7 @@ class Record:
     @property
     def skipped_deletions(self) -> tuple[Condition, ...]:
         """Returns the source paths that may still contain files which the host has deleted, with the time since when. A record of
-        an earlier version knows only its own night.
+        an earlier version has only its own night.
         """
         conditions = {
             condition.key.path: condition for condition in self.lasting if condition.kind is ConditionKind.DELETIONS_SKIPPED
@@ -323,7 +323,7 @@ def _checked(record: Record) -> Record:
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a text field is not a string")
     if record.repaired is not None and not isinstance(record.repaired, dict):
-        raise TypeError("a repair is not an object")
+        raise TypeError("`repaired` is not an object")
     if not all(isinstance(number, float) or (isinstance(number, int) and abs(number) <= LARGEST_NUMBER) for number in numbers):
         raise ValueError("a number is missing, not a number or too large")
     return record

@@ -47,24 +47,24 @@ class _Record:
     """The newest common backup of each host."""
     initial_copies: dict[str, list[str]]
     """The backups of initial copies that are being transported, by host."""
-    last_told: datetime | None = None
+    last_fetched: datetime | None = None
     """When the other pool last fetched; None: never."""
 
 
 def write_common(pool: Pool, replica: str, hosts: Any, *, fetched: datetime | None = None) -> None:
-    """Replaces what is recorded for one replica: the backup's name by host. Initial copies of other hosts stay. `fetched`: when the
+    """Replaces the record of one replica: the newest common backup by host. Initial copies of other hosts stay. `fetched`: when the
     other pool has fetched; None: it has not.
 
     Raises OperatorError for invalid data.
     """
     if name_fault(replica):
-        raise OperatorError("this is not a valid name for a replica")
+        raise OperatorError("the name of the replica is invalid")
     if not isinstance(hosts, dict) or not all(_is_named(host, name) for host, name in hosts.items()):
-        raise OperatorError("this is not a list of backups")
+        raise OperatorError("the list of backups is invalid")
     record = _Record({}, {})
     with suppress(UnreadableRecord):  # an unreadable file is replaced
         record = _record(pool, replica)
-    _write_common(pool, replica, _Record(hosts, record.initial_copies, fetched or record.last_told))
+    _write_common(pool, replica, _Record(hosts, record.initial_copies, fetched or record.last_fetched))
 
 
 def keep_initial_copy(pool: Pool, replica: str, host: str, name: str) -> None:
@@ -76,7 +76,7 @@ def keep_initial_copy(pool: Pool, replica: str, host: str, name: str) -> None:
 
 def _write_common(pool: Pool, replica: str, record: _Record) -> None:
     left = {host: names for host, names in record.initial_copies.items() if host not in record.hosts}
-    fields = {"told": format_time(record.last_told)} if record.last_told else {}
+    fields = {"told": format_time(record.last_fetched)} if record.last_fetched else {}
     _write(pool.path / MARKER / _FOLDER, replica, {"hosts": record.hosts} | ({"seeds": left} if left else {}) | fields)
 
 
@@ -85,9 +85,9 @@ def write_copied(pool: Pool, replica: str, hosts: Any) -> None:
     invalid data.
     """
     if name_fault(replica):
-        raise OperatorError("this is not a valid name for a replica")
+        raise OperatorError("the name of the replica is invalid")
     if not _is_copied(hosts):
-        raise OperatorError("this is not a list of backups")
+        raise OperatorError("the list of backups is invalid")
     _write(pool.path / MARKER / _COPIED, replica, {"hosts": hosts})
 
 
@@ -109,18 +109,18 @@ def copied_text(pool: Pool, replica: str) -> str | None:
 
 
 def common_with(pool: Pool, replica: str) -> dict[str, str]:
-    """Returns what one replica has, by host. Raises UnreadableRecord."""
+    """Returns the newest backup of each host that a replica shares with this pool. Raises UnreadableRecord."""
     return _record(pool, replica).hosts
 
 
 def common_of_all(pool: Pool) -> dict[str, dict[str, str]]:
-    """Returns what each replica has, by host. Raises UnreadableRecord."""
+    """Returns the newest common backup of each host, by replica. Raises UnreadableRecord."""
     return {file.replica: _read(file.path).hosts for file in _files(pool)}
 
 
-def last_told_by_pools(pool: Pool) -> dict[str, datetime]:
+def last_fetches_by_replica(pool: Pool) -> dict[str, datetime]:
     """Returns when each replica that fetches from this pool has last fetched. Raises UnreadableRecord."""
-    return {file.replica: last_told for file in _files(pool) if (last_told := _read(file.path).last_told)}
+    return {file.replica: last_fetched for file in _files(pool) if (last_fetched := _read(file.path).last_fetched)}
 
 
 def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:
@@ -155,7 +155,7 @@ def _is_named(host: Any, name: Any) -> bool:
 
 
 def common_backups(pool: Pool, *, with_initial_copies: bool) -> CommonBackups:
-    """Returns what all replicas have, `with_initial_copies` also what is on its way to them.
+    """Returns the backups that replicas share with this pool; `with_initial_copies` also those on disks on their way to replicas.
 
     Raises UnreadableRecord: it is unknown then what may be deleted.
     """
@@ -173,7 +173,7 @@ def _write(folder: Path, replica: str, fields: Mapping[str, Any]) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{replica}.json"
     if not path.exists() and len(list(folder.iterdir())) >= _MOST:
-        raise OperatorError(f"{folder} has {_MOST} replicas already", "delete the folders of retired replicas")
+        raise OperatorError(f"{folder} has {_MOST} replicas already", "delete the files of retired replicas")
     text = json.dumps({"format": FORMAT, **fields}) + "\n"
     if not has_room(text):
         raise OperatorError(f"{path} would be too large to read: the other pool lists too many backups")

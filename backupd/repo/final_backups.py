@@ -218,7 +218,7 @@ def find_base(pool: Pool, host: str, now: datetime | None) -> FinalBackup | None
 
 
 def newest_base(pool: Pool, host: str, now: datetime | None, notes: Notes) -> FinalBackup | None:
-    """Does the same with the host's notes."""
+    """Returns the same as `find_base`, for notes that were read already."""
     return next(bases(pool, host, now, notes), None)
 
 

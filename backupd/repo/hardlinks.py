@@ -68,7 +68,7 @@ def split_hard_links(subvolume: Path, under: str = "/", *, since: int = 0, cance
         _remove_staging(root)
         inodes, names = _split_all(root, (DATA, *(part for part in os.fsencode(under).split(b"/") if part)), since, cancelled)
     except OSError as error:
-        raise _for_the_operator(error, os.fsencode(subvolume)) from error
+        raise _operator_error(error, os.fsencode(subvolume)) from error
     finally:
         with suppress(OSError):
             _remove_staging(root)
@@ -166,7 +166,7 @@ def _split_name(root: int, folders: _Folders, inode: LinkedInode, folder_ino: in
         copy_inode(folder.fd, name, root, STAGING)
         os.rename(STAGING, name, src_dir_fd=root, dst_dir_fd=folder.fd)
     except OSError as error:
-        raise _for_the_operator(error, name) from error
+        raise _operator_error(error, name) from error
     return True
 
 
@@ -175,7 +175,7 @@ def _is_linked(folder: int, name: bytes, ino: int) -> bool:
     return status.st_ino == ino and status.st_nlink > 1
 
 
-def _for_the_operator(error: OSError, name: bytes) -> OperatorError:
+def _operator_error(error: OSError, name: bytes) -> OperatorError:
     message = f"splitting hard links failed at {printable(name)}: {error.strerror}"
     if error.errno in POOL_FAULTS:
         return PoolUnusable(message, "check the pool's free space, its mount options and the kernel's log")

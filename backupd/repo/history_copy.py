@@ -54,7 +54,7 @@ class Head:
     id: str
     """The id of the copy."""
     written: datetime
-    """When."""
+    """When the copy was written."""
     unknown: tuple[Span, ...]
     """Times in which runs may be missing."""
     columns: Mapping[str, list[str]]
@@ -62,8 +62,8 @@ class Head:
 
 
 @dataclass(slots=True)
-class BroughtBack:
-    """What was restored into the catalogue."""
+class RestoredHistory:
+    """The rows that were restored into the catalogue."""
 
     counts: dict[str, int] = field(default_factory=dict)
     """Number of rows by table."""
@@ -90,7 +90,7 @@ class BroughtBack:
 _NOUNS = {"run": "run", "expiry": "deletion run", "balance": "balance", "score": "score", "sample": "sample", "alarm": "alarm"}
 
 
-def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
+def restore_history(pool: Pool, catalogue: Catalogue) -> RestoredHistory:
     """Restores the rows of the pool's copy into the catalogue, unless this catalogue has written or read that copy. Returns the
     result.
 
@@ -101,22 +101,22 @@ def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
         with _CopyReader(path) as file:
             head = _head(file, pool)
             if head.id == catalogue.history_copy():
-                return BroughtBack()
+                return RestoredHistory()
             rows, passed_over = _rows(file, head)
     except FileNotFoundError:
-        return BroughtBack()
+        return RestoredHistory()
     except NewerCopy as error:
-        return BroughtBack(problem=error.message)
+        return RestoredHistory(problem=error.message)
     except UnusableCopy as error:
-        return BroughtBack(problem=f"{error.message}; {_set_aside(path)}")
+        return RestoredHistory(problem=f"{error.message}; {_set_aside(path)}")
     except OSError as error:
-        return BroughtBack(problem=f"{path}: {error.strerror or error}")
+        return RestoredHistory(problem=f"{path}: {error.strerror or error}")
     unknown = [*head.unknown, (head.written, _FOREVER)]
     try:
         counts = catalogue.put_history(head.id, rows, unknown, lambda pid, started: start_time(pid) == started)
     except OperatorError as error:
-        return BroughtBack(problem=f"{error.message} ({error.hint})")
-    return BroughtBack(counts, passed_over, head.written)
+        return RestoredHistory(problem=f"{error.message} ({error.hint})")
+    return RestoredHistory(counts, passed_over, head.written)
 
 
 def _set_aside(path: Path) -> str:
@@ -139,7 +139,7 @@ def keep_history(pool: Pool, catalogue: Catalogue, now: datetime, *, daily: bool
         with take_lock(pool.locks / _LOCK, "copying the history", format_time(now)):
             if daily and _is_of_today(path, pool, catalogue, now):
                 return ""
-            if problem := bring_back(pool, catalogue).problem:
+            if problem := restore_history(pool, catalogue).problem:
                 log.info("%s", problem)
                 if path.exists():
                     return problem
@@ -165,7 +165,7 @@ def _is_of_today(path: Path, pool: Pool, catalogue: Catalogue, now: datetime) ->
 
 
 def _text(pool: Pool, catalogue: Catalogue, copy: str, now: datetime) -> bytes:
-    """Yields the whole file. If it would become too large, the oldest runs are left out."""
+    """Returns the content of the file. If it would become too large, the oldest runs are left out."""
     made, size, count = io.BytesIO(), 0, 0
     head = {"format": FORMAT, "pool": pool.id, "id": copy, "written": format_time(now), "columns": COLUMNS}
     with gzip.GzipFile(fileobj=made, mode="wb", compresslevel=5, mtime=0) as file:

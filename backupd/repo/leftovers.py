@@ -40,7 +40,7 @@ REPLACED = ".replaced"
 
 
 def has_received(pool: Pool, host: str) -> bool:
-    """Returns True if something is there that `discard_received` would delete: after a power cut it may be back."""
+    """Returns True if `discard_received` would delete something: after a power cut deleted parts may be back."""
     return any(is_there(pool.host(host) / name) for name in (RECEIVING, REPLACED))
 
 
@@ -61,7 +61,7 @@ def discard_received(pool: Pool, host: str) -> bool:
 
 
 def discard_replaced(pool: Pool, host: str) -> None:
-    """Deletes the one of two copies that does not have the backup's name. The caller holds the host's lock."""
+    """Deletes the copy with the name REPLACED. The caller holds the host's lock."""
     path = pool.host(host) / REPLACED
     if left := describe(path):
         with Checkpoint("replaced copy deleted"):
@@ -87,12 +87,12 @@ DRILL_LOCK = "drill"
 
 
 def drill_folder(pool: Pool) -> Path:
-    """Returns the folder. It may not exist."""
+    """Returns the scratch folder of drills, which may not exist."""
     return pool.path / MARKER / "drill"
 
 
 def clear_drills(pool: Pool) -> bool:
-    """Deletes everything in it; returns True if there was something. The caller holds the lock. Raises OSError."""
+    """Empties the scratch folder of drills; returns False if it was empty. The caller holds the lock. Raises OSError."""
     folder = drill_folder(pool)
     try:
         paths = [Path(entry) for entry in os.scandir(folder)]

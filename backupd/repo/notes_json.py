@@ -51,22 +51,22 @@ class NotesFull(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """notes.json of a host. `backups`: by a backup's name and the note's key. `was`: earlier names of the host.
-
-    `forgotten`: the host was forgotten, all its backups may be deleted. `deleted`: backups deleted on request, by name: when that
-    was requested, when it was done, and why. `replica`: the host is fetched from another pool and not backed up here: that pool's
-    id, the replica's name, and since when. `machine`: the id that marks its copies offsite, so that another machine which gets the
-    same name later is distinguished; None before the first copy. `actions`: what users did to the host's backups, oldest first,
-    limited.
-    """
+    """notes.json of a host."""
 
     backups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Notes by the backup's name and the note's key."""
     was: tuple[str, ...] = ()
+    """Earlier names of the host."""
     forgotten: Mapping[str, Any] | None = None
+    """When and by whom the host was forgotten: all its backups may be deleted; None: it was not."""
     deleted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Backups deleted on request, by name: when that was requested, when it was done, and why."""
     replica: Mapping[str, Any] | None = None
+    """The other pool's id, the replica's name, and since when the host is fetched from there; None: it is backed up here."""
     machine: str | None = None
+    """The id that marks its copies offsite, also if another machine gets the same name later; None before the first copy."""
     actions: tuple[Mapping[str, Any], ...] = ()
+    """The newest actions of users on the host's backups, oldest first."""
 
     def note(self, name: str, key: str) -> Mapping[str, Any] | None:
         """Returns one note of one backup."""

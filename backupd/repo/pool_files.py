@@ -157,15 +157,16 @@ BOOT = "boot.json"
 
 @dataclass(frozen=True, slots=True)
 class BootRecord:
-    """`boot`: the id of the kernel's boot; `seen`: when it was recorded, or when it ended with a shutdown, `stopped`.
-
-    `unread`: host and name of the backups that a crash may have damaged and that have not been read since.
-    """
+    """The last boot of a server that used the pool."""
 
     boot: str
+    """The id of the kernel's boot."""
     seen: datetime
+    """When the boot was recorded, or when it ended with a shutdown."""
     stopped: bool = False
+    """True if it ended with a shutdown."""
     unread: frozenset[tuple[str, str]] = field(default_factory=frozenset)
+    """Host and name of the backups that a crash may have damaged and that have not been read since."""
 
 
 def read_boot(pool: Pool) -> BootRecord | None:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Collection
 
 from backupd.repo.backup_json import UnreadableRecord
-from backupd.repo.common_backups import common_of_all, copied_text, last_told_by_pools
+from backupd.repo.common_backups import common_of_all, copied_text, last_fetches_by_replica
 from backupd.repo.notes_json import read_notes
 from backupd.repo.pool_files import NOT_UNDERSTOOD, hosts_of
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
@@ -70,7 +70,7 @@ def known_copies(pool: Pool, before: KnownCopies) -> KnownCopies:
     """
     common = common_of_all(pool)
     replicas = {host: _fetched_by(pool, host, before) for host in hosts_of(pool)} if common else {}
-    return KnownCopies({host: replica for host, replica in replicas.items() if replica}, common, last_told_by_pools(pool))
+    return KnownCopies({host: replica for host, replica in replicas.items() if replica}, common, last_fetches_by_replica(pool))
 
 
 def fetched_hosts(pool: Pool, catalogue: Catalogue, hosts: Collection[str]) -> dict[str, str]:

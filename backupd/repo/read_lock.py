@@ -24,10 +24,10 @@ def lock_for_reading(backup: Path) -> Iterator[int]:
     try:
         fd = _locked(backup, fcntl.LOCK_SH)
     except FileNotFoundError:
-        raise OperatorError(f"{backup} was deleted", "choose another backup: `backupd list` shows them") from None
+        raise OperatorError(f"{backup} was deleted", "choose another backup: `backupd list HOST` lists them") from None
     try:
         if fd is None or not _is_at(backup, fd):
-            raise OperatorError(f"{backup} is being deleted", "restore from another backup: `backupd list` shows them")
+            raise OperatorError(f"{backup} is being deleted", "restore from another backup: `backupd list HOST` lists them")
         yield fd
     finally:
         if fd is not None:

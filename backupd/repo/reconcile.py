@@ -21,7 +21,7 @@ from backupd.repo.leftovers import clear_left_drills, remove_tree
 from backupd.repo.notes_json import ALTERED_NOTE, Notes, effective_state, read_notes, write_notes
 from backupd.repo.pool_files import hosts_of, names_of
 from backupd.repo.seals import SealState, check_seal, effective_seal, read_seals, remembered_seal, with_altered, write_seals
-from backupd.repo.verification_files import recall_looks
+from backupd.repo.verification_files import recall_verifications
 from btrkeep.backup_states import FINAL, PARTIAL, Cause, CauseCode
 from btrkeep.catalogue import KILLED, Backup, BackupState, Catalogue, CatalogueBusy, CatalogueUnusable, Run, StateFromNotes
 from btrkeep.checkpoints import Checkpoint
@@ -116,7 +116,7 @@ def all_rows(pool: Pool, problems: list[str], unread: list[tuple[str, str]] | No
             notes = read_notes(pool.host(host))
         for name in names:
             row = None
-            with _collect_errors(problems, f"{host}/{name}"), _collecting(unread, host, name):
+            with _collect_errors(problems, f"{host}/{name}"), _collect_unread(unread, host, name):
                 row = row_of(pool, host, name, notes)
                 if row is None:
                     problems.append(f"{host}/{name}: not a backup of btrkeep (its backup.json does not name it), not changed")
@@ -125,7 +125,7 @@ def all_rows(pool: Pool, problems: list[str], unread: list[tuple[str, str]] | No
 
 
 @contextmanager
-def _collecting(unread: list[tuple[str, str]] | None, host: str, name: str) -> Iterator[None]:
+def _collect_unread(unread: list[tuple[str, str]] | None, host: str, name: str) -> Iterator[None]:
     """Adds host and name to `unread` if the disk cannot read the backup. The error is raised again."""
     try:
         yield
@@ -153,13 +153,14 @@ def _collect_errors(problems: list[str], where: str) -> Iterator[None]:
 
 @dataclass(slots=True)
 class ReconcileResult:
-    """The result: `counts` by type of change. `locked`: hosts that differ and are in use. `problems`: hosts that are left
-    unchanged, and why.
-    """
+    """The changes that were made, and the hosts that could not be reconciled."""
 
     counts: Counter[str] = field(default_factory=Counter)
+    """Number of changes by type."""
     locked: list[str] = field(default_factory=list)
+    """Hosts that differ and are in use."""
     problems: list[str] = field(default_factory=list)
+    """Hosts and backups that are not changed, with the reason."""
 
     def __str__(self) -> str:
         done = [f"{counted(self.counts[step], noun)} {rest}" for step, (noun, rest) in _WORDS.items() if self.counts[step]]
@@ -200,7 +201,7 @@ def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> ReconcileResult:
     for host in sorted({*hosts_of(pool), *names_by_host}):
         with _collect_errors(done.problems, host):
             if host in killed or _differs(pool, host, names_by_host.get(host, set()), noted.get(host, ())):
-                _mend_locked(pool, catalogue, host, since, done)
+                _reconcile_locked(pool, catalogue, host, since, done)
     for host in _staged_hosts(pool):
         with _collect_errors(done.problems, f"{MARKER}/new/{host}"):
             _drop_staged(pool, host, since, done)
@@ -208,9 +209,9 @@ def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> ReconcileResult:
         if clear_left_drills(pool, since):
             done.counts[_DRILLS] = 1
     check_seals(pool, catalogue, since, done)
-    heard = {progress.run_id: progress.updated for progress in catalogue.progress()} if dead else {}
+    last_progress = {progress.run_id: progress.updated for progress in catalogue.progress()} if dead else {}
     for run in dead:
-        _end_dead_run(catalogue, run, heard.get(run.id))
+        _end_dead_run(catalogue, run, last_progress.get(run.id))
     return done
 
 
@@ -227,14 +228,14 @@ def _stale(notes: Notes, row_names: AbstractSet[str], noted: Sequence[StateFromN
     return {name for name in row_names & (notes.backups.keys() | rows.keys()) if not agrees(rows.get(name), notes, name)}
 
 
-def _mend_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: ReconcileResult) -> None:
+def _reconcile_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: ReconcileResult) -> None:
     try:
         lock = take_lock(pool.host_lock(host), RECONCILING, since)
     except LockHeld:
         done.locked.append(host)
         return
     with lock:
-        done.counts.update({step: count for step, count in _mend(pool, catalogue, host).items() if count})
+        done.counts.update({step: count for step, count in _reconcile_host(pool, catalogue, host).items() if count})
 
 
 def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: ReconcileResult | None = None) -> ReconcileResult:
@@ -328,12 +329,12 @@ def _drop_staged(pool: Pool, host: str, since: str, done: ReconcileResult) -> No
         return
     with lock:
         subvolume = describe(path)
-        if subvolume and not subvolume.read_only and _is_runs(path, host, read_notes(pool.host(host)).was):
+        if subvolume and not subvolume.read_only and _is_of_run(path, host, read_notes(pool.host(host)).was):
             delete(path.parent, subvolume.id)
             done.counts[_STAGED] += 1
 
 
-def _is_runs(path: Path, host: str, was: Sequence[str]) -> bool:
+def _is_of_run(path: Path, host: str, was: Sequence[str]) -> bool:
     """Returns True if it is empty, or a snapshot of one of the host's backups, of its present or a former (`was`) name."""
     if not {entry.name for entry in os.scandir(path)} <= {RECORD, RECORD + ".new", SUMS, DATA, os.fsdecode(STAGING)}:
         return False
@@ -349,7 +350,7 @@ def _is_finished(pool: Pool, host: str) -> bool:
     return subvolume is not None and subvolume.read_only
 
 
-def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
+def _reconcile_host(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
     """Repairs one host under its lock, after examining it again, and returns counts of the changes.
 
     Writes the row of a `.working` again if no run is working on it.
@@ -370,7 +371,7 @@ def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
     point_latest(pool, host)
     added = [name for name in in_pool - rows.keys() if _add(pool, catalogue, host, name, notes)]
     if added:  # a base with unrecorded damage would pass it on to the next backup
-        recall_looks(pool, catalogue, host, added)
+        recall_verifications(pool, catalogue, host, added)
     return {
         _ADDED: len(added),
         _DROPPED: len(rows.keys() - in_pool),
@@ -399,16 +400,16 @@ def point_all(pool: Pool, since: str) -> None:
             point_latest(pool, host)
 
 
-def _end_dead_run(catalogue: Catalogue, run: Run, heard: datetime | None) -> None:
+def _end_dead_run(catalogue: Catalogue, run: Run, last_progress: datetime | None) -> None:
     """Ends the row of a run whose process was killed; if its backup was already final, with the result of that backup.
 
-    `heard`: the time of its last progress.
+    `last_progress`: the time of its last progress.
     """
     made = next((backup for backup in catalogue.backups(run.host) if backup.name and backup.started == run.started), None)
     if made is None:
         cause, meaning = Cause(CauseCode.KILLED), KILLED if run.exit_code is None else run.meaning
         ended = {"outcome": "failed", "meaning": meaning, "error": cause_words(cause), "cause": cause}
-        catalogue.finish_run(run.id, finished=heard or run.started, **ended)
+        catalogue.finish_run(run.id, finished=last_progress or run.started, **ended)
         return
     outcome = made.state if made.state in FINAL else "failed"
     ended = {"outcome": outcome, "backup": made.name, "error": made.error, "cause": made.cause}
@@ -472,7 +473,7 @@ def clear_dead() -> None:
     for folder in _memory().glob(f"{_STAND_IN}*"):
         pid, _, rest = folder.name.removeprefix(_STAND_IN).partition("-")
         with suppress(OSError):
-            it = folder.lstat()
-            is_ours = it.st_uid == os.geteuid() and stat.S_ISDIR(it.st_mode)
+            status = folder.lstat()
+            is_ours = status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode)
             if is_ours and pid.isdecimal() and start_time(int(pid)) != rest.partition("-")[0]:
                 remove_tree(folder)

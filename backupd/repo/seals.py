@@ -47,14 +47,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """The state of a backup when it became final.
-
-    `subvolume`: its id. `ctransid`: the transaction of its last change. `at`: the time by this server's clock, in nanoseconds.
-    """
+    """The state of a backup when it became final."""
 
     subvolume: int
+    """The subvolume's id."""
     ctransid: int
+    """The transaction of its last change."""
     at: int
+    """The time of the seal by this server's clock, in nanoseconds."""
 
 
 Seals = Mapping[str, Seal]
@@ -203,7 +203,7 @@ def with_altered(notes: Notes, name: str, subvolume: Subvolume, now: str, seal: 
 
 
 def first_change(notes: Notes, name: str) -> int | None:
-    """Returns the time, in nanoseconds, after which files of the backup were changed by hand, accepted or not. None: no file was
+    """Returns the time, in nanoseconds, after which files of the backup were changed manually, accepted or not. None: no file was
     changed.
     """
     note = notes.note(name, ALTERED_NOTE)

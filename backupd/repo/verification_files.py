@@ -292,8 +292,8 @@ def read_damaged(folder: Path, host: str) -> list[Damage]:
 
 
 def replace_damaged(pool: Pool, host: str, name: str, rows: Iterable[Damage]) -> None:
-    """Replaces the recorded damages of a backup by its damages in this list, and adds those of other backups. None: another backup
-    has replaced it.
+    """Replaces the recorded damages of a backup by its damages in `rows`, and adds those of other backups. Without damages of its
+    own, another backup has replaced it.
 
     Does not need the catalogue. Raises OSError.
     """
@@ -329,8 +329,8 @@ def _in_order(unordered: Iterable[Damage]) -> list[Damage]:
 
 
 def _at_most(places: list[Damage], most: int) -> list[Damage]:
-    """Returns the damages of one backup. If some are left out, the first one is the folder of all of them, which the repair of the
-    others does not remove.
+    """Returns the damages of one backup. If some are left out, the first one is `/` for all of them, which the repair of the
+    listed files does not remove.
     """
     if len(places) <= most:
         return places
@@ -366,7 +366,7 @@ def _damages(host: str, fields: Mapping[str, Any]) -> list[Damage]:
 def _damage(host: str, name: str, fields: Mapping[str, Any]) -> Damage:
     found_by = str(fields["found_by"])
     if found_by not in FOUND_BY:
-        raise ValueError(f"nothing is found by {found_by!r}")
+        raise ValueError(f"unknown found_by: {found_by!r}")
     start, length = number_of(fields["start"]), number_of(fields["length"])
     return Damage(host, name, path_of(fields["path"]), start, length, found_by, parse_time(fields["found_at"]))
 
@@ -400,7 +400,9 @@ def forgotten_damages(
     return list({(damage.name, damage.path, damage.start): damage for damage in damages}.values())
 
 
-def recall_looks(pool: Pool, catalogue: Catalogue, host: str, names: Collection[str], every: EveryDamage | None = None) -> None:
+def recall_verifications(
+    pool: Pool, catalogue: Catalogue, host: str, names: Collection[str], every: EveryDamage | None = None
+) -> None:
     """Writes the recorded damages, verifications and comparisons of these backups to the catalogue. `every`: as above."""
     folder = pool.host(host)
     if forgotten := forgotten_damages(pool, host, names, catalogue.damages(host), every):
@@ -424,6 +426,6 @@ def forget_recorded(pool: Pool, host: str, name: str, left: Iterable[Damage] = (
 
 
 def forget_gone(pool: Pool, host: str, name: str) -> None:
-    """Does the same, unless that backup exists: the next one of that name was not checked yet. Raises OSError."""
+    """Deletes the records of a backup that no longer exists: the next backup of that name was not checked yet. Raises OSError."""
     if pool.host(host).is_dir() and not is_there(pool.host(host) / name):
         forget_recorded(pool, host, name)

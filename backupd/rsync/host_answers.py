@@ -123,12 +123,10 @@ def sshd_advice(limits: SshdLimits, at_once: int, own_address: str) -> list[tupl
     """
     advice = []
     if at_once > limits.startups:
-        text = f"{at_once} hosts have this address and can connect at once, but sshd may refuse connections above {limits.startups}"
+        text = f"a run can open {at_once} connections to this address at once, but sshd may refuse some above {limits.startups}"
         advice.append((text, f"MaxStartups {2 * at_once}"))
     if limits.per_source is not None and at_once > limits.per_source:
-        text = (
-            f"{at_once} hosts have this address and can connect at once, but sshd accepts only {limits.per_source} from one address"
-        )
+        text = f"a run can open {at_once} connections to this address at once, but sshd accepts only {limits.per_source}"
         advice.append((text, f"PerSourceMaxStartups {2 * at_once}"))
     if limits.has_penalties and not _is_exempt(own_address, limits.exempt):
         text = f"sshd blocks an address after failed logins: one wrong key stops all {at_once} hosts at this address"

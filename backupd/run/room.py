@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from backupd.actions.discard import UnfinishedBackup, all_unfinished, give_up, room_hint, wait_for_room
+from backupd.actions.discard import UnfinishedBackup, all_unfinished, discard_for_room, room_hint, wait_for_room
 from backupd.rsync.process import RunCancellation
 from backupd.run.run_context import RunContext
 from btrkeep.config import Config
@@ -96,7 +96,7 @@ class RoomMaker:
         except LockHeld:
             return False
         with lock:
-            if not give_up(unfinished):
+            if not discard_for_room(unfinished):
                 return False
             self.context.catalogue.drop_backup(unfinished.host, None)
         self.last.add(unfinished.host)

@@ -22,7 +22,7 @@ from backupd.expire.trust import check_trust
 from backupd.proof.after_crash import read_last_written
 from backupd.proof.against_source import SourceComparison, SourceScope
 from backupd.repo.final_backups import sync_names
-from backupd.repo.history_copy import bring_back, keep_history
+from backupd.repo.history_copy import keep_history, restore_history
 from backupd.repo.pool_context import PoolContext
 from backupd.repo.pool_files import has_backups_in_doubt
 from backupd.repo.reconcile import reconcile
@@ -155,7 +155,7 @@ def _bring_up_to_date(context: PoolContext, ledger: BestEffortCatalogue, notice:
             corrected = corrected.in_the_pool()
         if corrected:
             notice(f"catalogue reconciled with the pool: {corrected}" if context.problem else corrected.sentence)
-        if not context.problem and (history := bring_back(context.pool, context.catalogue)):
+        if not context.problem and (history := restore_history(context.pool, context.catalogue)):
             notice(str(history))
     except (CatalogueUnusable, CatalogueBusy) as error:
         ledger.note(error)

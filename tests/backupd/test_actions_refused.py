@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backupd.actions import rename as rename_module
-from backupd.actions.discard import UnfinishedBackup, give_up
+from backupd.actions.discard import UnfinishedBackup, discard_for_room
 from backupd.actions.rename import require_renameable, validate_names
 from backupd.dedupe.cli import noted
 from backupd.dedupe.deduper import Pacer
@@ -96,7 +96,7 @@ def test_a_history_of_the_new_name_stays_when_a_host_gets_it(
             catalogue.start_run(host, NOON, 1, "x", night=False)
     recalled: list[str] = []
     monkeypatch.setattr(rename_module, "row_of", lambda *_: None)
-    monkeypatch.setattr(rename_module, "recall_looks", lambda _pool, _catalogue, host, *_: recalled.append(host))
+    monkeypatch.setattr(rename_module, "recall_verifications", lambda _pool, _catalogue, host, *_: recalled.append(host))
     rename_module._in_catalogue(pool, catalogue, "web1", "web2")
     assert (len(catalogue.runs("web1", 9)), len(catalogue.runs("web2", 9)), recalled) == (0, 3, ["web2"])
     rename_module._in_catalogue(pool, catalogue, "web1", "web2")  # as after a kill
@@ -136,7 +136,7 @@ def test_what_was_stopped_for_want_of_space_is_deleted_so_that_others_have_some(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     working = Working(pool, monkeypatch)
-    assert give_up(unfinished(pool))
+    assert discard_for_room(unfinished(pool))
     assert working.discarded
 
 
@@ -161,7 +161,7 @@ def test_any_other_unfinished_backup_is_kept(pool: Pool, monkeypatch: pytest.Mon
             (working.path / "backup.json").write_text("{")
         case "foreign data in it":
             working.error = errno.ENOTEMPTY
-    assert not give_up(unfinished(pool))
+    assert not discard_for_room(unfinished(pool))
     assert not working.discarded
 
 
@@ -175,7 +175,7 @@ def test_the_unfinished_backup_of_a_host_in_use_is_not_deleted_for_others(
         given_up.append(unfinished_backup.host)
         return True
 
-    monkeypatch.setattr(room_module, "give_up", noting)
+    monkeypatch.setattr(room_module, "discard_for_room", noting)
     context: Any = SimpleNamespace(
         pool=pool,
         catalogue=catalogue,

@@ -115,7 +115,7 @@ def test_one_that_does_not_work_keeps_no_other_from_being_told_and_the_reason_is
     deliveries = send([Url(url) for url in urls], alarm_messages.test_message("main", "machine"))
     assert [(delivery.number, delivery.service, delivery.arrived, delivery.reason) for delivery in deliveries] == [
         (1, "JSON", False, "connection refused"),
-        (2, "nonsense", False, "it is not a URL that apprise understands"),
+        (2, "nonsense", False, "apprise does not support this URL"),
         (3, "JSON", False, "it answers with status 503"),
         (4, "E-Mail", True, ""),
     ]
@@ -147,7 +147,7 @@ def test_the_reason_is_not_taken_from_our_own_message() -> None:
         reason_of(["JSON Payload: rsync timed out, Connection refused", "Failed to send: error=500."])
         == "it answers with status 500"
     )
-    assert reason_of(["JSON Payload: rsync timed out", "hunter2"]) == "it does not work"
+    assert reason_of(["JSON Payload: rsync timed out", "hunter2"]) == "the reason is unknown"
 
 
 def test_services_are_known_by_their_names() -> None:

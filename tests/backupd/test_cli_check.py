@@ -177,7 +177,7 @@ def test_more_connections_than_an_sshd_accepts_are_noted(healthy: Nights, hosts:
     for number in range(hosts):
         healthy.host(f"vm{number}", "/etc", address="root@gate.example", port=2222)
     done = healthy.backupd("check", "--json", check=False).stdout
-    assert ("gate.example:2222: 12 hosts" in done) is noted
+    assert ("gate.example:2222: a run can open 12 connections" in done) is noted
 
 
 def test_a_pool_that_others_can_enter_is_an_error_and_the_hint_mends_it(healthy: Nights) -> None:

@@ -97,7 +97,7 @@ def test_a_host_that_calls_is_not_asked_for_its_key_and_gets_the_lines_for_both_
     assert f'\nrestrict,command="/usr/local/sbin/backupd --config {main} answer laptop7" KEY\n' in added
     assert "\nlaptop7.invalid KEY\n" in added
     known_hosts.write_text(f"laptop7.invalid {public}\n")
-    assert "it calls this server, so it is not tested from here" in " ".join(host(main, "test", "laptop7").stdout.split())
+    assert "the host calls this server, so this server does not test it" in " ".join(host(main, "test", "laptop7").stdout.split())
     assert "the host has no address" in host(main, "add", "laptop8", "--group", "laptops", status=2).stderr
 
 

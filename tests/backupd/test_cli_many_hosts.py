@@ -235,7 +235,7 @@ def test_hosts_that_fail_for_the_same_reason_are_one_line_of_the_table(capsys: p
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 1 + len(others) + 2, "headers, one for all of them, the others, how to list them, the sum"
     [line] = [line for line in lines if line.startswith("200 hosts")]
-    assert line.endswith("no such group; the same with h0, h1, h2, h3, h4 and 195 more")
+    assert line.endswith("no such group; these hosts: h0, h1, h2, h3, h4 and 195 more")
     assert lines[-2] == "`backupd status --state failing` lists each of these hosts"
     assert lines[-1] == "203 hosts: 203 failing"
     show_all([*excluded, *others], [], now, has_copies=False, each=True)

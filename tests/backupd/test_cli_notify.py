@@ -175,7 +175,7 @@ def test_the_test_says_which_work_and_which_do_not(site: Nights, server: Web) ->
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
         "JSON (number 1 of notify.urls): works",
-        "slack (number 2 of notify.urls): does not work: it is not a URL that apprise understands",
+        "slack (number 2 of notify.urls): does not work: apprise does not support this URL",
         "E-Mail (number 3 of notify.urls): does not work: connection refused",
     ]
     assert "hunter2" not in done.stdout + done.stderr

@@ -189,7 +189,7 @@ def test_a_rebuild_finds_damage_in_tables_that_it_does_not_write(nights: Nights)
         file.seek((page - 1) * size)
         file.write(b"\xa5" * size)
     assert "is damaged" in fails(nights, "log", status=1)
-    assert f"is now {catalogue}.aside-1" in nights.backupd("rebuild").stdout
+    assert f"was renamed to {catalogue}.aside-1" in nights.backupd("rebuild").stdout
     assert [run["outcome"] for run in nights.json("log")] == ["complete"]  # out of the pool's copy
     assert [entry["host"] for entry in nights.json("list")] == ["here"]
 

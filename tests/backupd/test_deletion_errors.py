@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.actions.rename import _nobody_reads
+from backupd.actions.rename import _locked_against_restores
 from backupd.expire import delete_backups as module
 from backupd.expire import mark
 from backupd.expire.delete_backups import Deleter
@@ -147,7 +147,7 @@ def test_marks_that_the_disk_lost_replace_no_notes_and_end_the_expiry(
 def test_a_restore_of_a_deleted_backup_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="was deleted") as refused, lock_for_reading(tmp_path / NAME):
         pass
-    assert "`backupd list`" in (refused.value.hint or "")
+    assert "`backupd list HOST`" in (refused.value.hint or "")
 
 
 def test_a_restore_during_the_deletion_is_refused(tmp_path: Path) -> None:
@@ -199,14 +199,14 @@ def test_a_host_of_which_a_backup_is_restored_is_not_renamed(tmp_path: Path) -> 
     pool = Pool(tmp_path, "main", "00000000-0000-0000-0000-000000000000", rehearsal=False)
     for name in (NAME, "2026-03-02T220000Z"):
         (pool.host("web1") / name).mkdir(parents=True)
-    with _nobody_reads(pool, "web1"):
+    with _locked_against_restores(pool, "web1"):
         for name in (NAME, "2026-03-02T220000Z"):
             with pytest.raises(OperatorError), lock_for_reading(pool.host("web1") / name):
                 pass
     with (
         lock_for_reading(pool.host("web1") / NAME),
         pytest.raises(OperatorError, match=f"web1@{NAME} is being restored from"),
-        _nobody_reads(pool, "web1"),
+        _locked_against_restores(pool, "web1"),
     ):
         pass
 
@@ -225,7 +225,7 @@ def test_a_host_with_more_backups_than_open_files_is_refused_with_the_command_th
     monkeypatch.setattr("backupd.actions.rename.lock_for_deletion", too_many)
     with (
         pytest.raises(OperatorError, match="more backups than this process may have files open") as refused,
-        _nobody_reads(pool, "web1"),
+        _locked_against_restores(pool, "web1"),
     ):
         pass
     assert "`ulimit -n 100000`" in (refused.value.hint or "")

@@ -258,16 +258,16 @@ BLIND: tuple[tuple[DoctorFacts, set[str]], ...] = (
 @pytest.mark.parametrize(("facts", "names"), BLIND, ids=[min(names) for _, names in BLIND])
 def test_what_could_not_be_looked_at_is_neither_found_nor_well(facts: DoctorFacts, names: set[str]) -> None:
     report = examine(facts)
-    assert {unlooked.name for unlooked in report.unlooked} == names
-    assert all(unlooked.why for unlooked in report.unlooked)
-    assert (report.findings, names & set(report.well), len(report.well) + len(names)) == ((), set(), len(RULES))
+    assert {unchecked.name for unchecked in report.unchecked} == names
+    assert all(unchecked.why for unchecked in report.unchecked)
+    assert (report.findings, names & set(report.passed), len(report.passed) + len(names)) == ((), set(), len(RULES))
     assert (exit_status(report, ()), exit_status(examine(WELL), ())) == (1, 0)
 
 
 def test_no_check_is_blind_where_all_is_known_and_a_blind_one_that_finds_something_has_looked() -> None:
-    assert (examine(WELL).unlooked, len(examine(WELL).well)) == ((), len(RULES))
+    assert (examine(WELL).unchecked, len(examine(WELL).passed)) == ((), len(RULES))
     report = examine(replace(fs(subvolumes=None), site=replace(SITE, most_backups=("web1", 301))))
-    assert ([finding.check for finding in report.findings], report.unlooked) == (["subvolumes"], ())
+    assert ([finding.check for finding in report.findings], report.unchecked) == (["subvolumes"], ())
 
 
 def test_nothing_is_called_mended_that_cannot_be_looked_at_afterwards() -> None:

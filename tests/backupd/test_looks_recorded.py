@@ -13,7 +13,7 @@ from backupd.repo.verification_files import (
     HostComparisons,
     read_compared,
     read_verified,
-    recall_looks,
+    recall_verifications,
     replace_damaged,
     write_compared,
     write_verified,
@@ -82,7 +82,7 @@ def test_what_no_catalogue_can_have_counts_as_nothing(tmp_path: Path, file: str,
     pool.host("web1").mkdir(parents=True)
     (pool.host("web1") / file).write_text(json.dumps({"format": 1, "next": {}, "backups": {NAME: is_true}}))
     with Catalogue.open(pool.path) as catalogue:
-        recall_looks(pool, catalogue, "web1", {NAME})
+        recall_verifications(pool, catalogue, "web1", {NAME})
         assert catalogue.damages("web1") == []
 
 

@@ -32,7 +32,7 @@ def test_a_day_with_two_backups_is_the_newest_that_fits_or_refused_with_the_list
     with pytest.raises(UsageError) as error:
         resolved("2026-11-28", day=DayMeaning.ONLY)
     assert error.value.message == "web1 has 2 backups of 2026-11-28: 2026-11-28T220000Z, 2026-11-28T030000Z"
-    assert error.value.hint == "name one of them in full"
+    assert error.value.hint == "give the full name of one of these backups"
 
 
 def test_an_unreadable_backup_of_the_same_day_makes_the_day_ambiguous() -> None:
@@ -57,6 +57,6 @@ def test_a_command_that_deletes_takes_no_day_and_names_its_backups() -> None:
     for day, listed in (("2026-11-27", "2026-11-27T030000Z"), ("2026-11-28", "2026-11-28T220000Z, 2026-11-28T030000Z")):
         with pytest.raises(UsageError, match=f"web1 has no backup {day}") as error:
             resolved(day, day=DayMeaning.NONE)
-        assert error.value.hint == f"name one of that day in full: {listed}"
+        assert error.value.hint == f"give the full name of a backup of that day: {listed}"
     assert resolved("2026-11-27T030000Z", day=DayMeaning.NONE) == "2026-11-27T030000Z"
     assert resolved("latest", day=DayMeaning.NONE) == "2026-11-28T030000Z"

@@ -15,7 +15,7 @@ from backupd.repo.reconcile import (
     _drop_staged,
     _end_dead_run,
     _is_finished,
-    _is_runs,
+    _is_of_run,
     _staged_hosts,
     clear_dead,
     open_catalogue_or_memory,
@@ -58,12 +58,12 @@ def test_only_folders_count_as_what_a_killed_run_was_creating(pool: Pool) -> Non
 
 
 def test_a_folder_with_anything_that_no_run_makes_is_not_removed(tmp_path: Path) -> None:
-    assert _is_runs(tmp_path, "web1", ())
+    assert _is_of_run(tmp_path, "web1", ())
     (tmp_path / "data").mkdir()
-    assert not _is_runs(tmp_path, "web1", ())  # data without a record: no run's
+    assert not _is_of_run(tmp_path, "web1", ())  # data without a record: no run's
     (tmp_path / "data").rmdir()
     (tmp_path / "SHA256SUMS.mine").touch()
-    assert not _is_runs(tmp_path, "web1", ())
+    assert not _is_of_run(tmp_path, "web1", ())
 
 
 def test_what_a_killed_run_left_with_a_record_is_removed_only_if_it_is_of_that_host(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_what_a_killed_run_left_with_a_record_is_removed_only_if_it_is_of_that_h
     for name in ("backup.json.new", "SHA256SUMS", "data", os.fsdecode(STAGING)):
         (tmp_path / name).touch()
     assert {RECORD, SUMS} <= {path.name for path in tmp_path.iterdir()}
-    assert _is_runs(tmp_path, "web1", ())
-    assert _is_runs(tmp_path, "web2", ("web0", "web1"))
-    assert not _is_runs(tmp_path, "web2", ("web0",))
+    assert _is_of_run(tmp_path, "web1", ())
+    assert _is_of_run(tmp_path, "web2", ("web0", "web1"))
+    assert not _is_of_run(tmp_path, "web2", ("web0",))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from backupd.repo.notes_json import Notes, read_notes
 from backupd.repo.reconcile import (
     ReconcileResult,
     _collect_errors,
-    _collecting,
+    _collect_unread,
     _stale,
     all_rows,
     check_seals,
@@ -85,10 +85,10 @@ def damaged(error: Exception | None = None) -> UnreadableRecord:
 )
 def test_only_a_backup_that_the_disk_does_not_give_back_counts_as_unread(error: Exception, is_unread: bool) -> None:
     unread: list[tuple[str, str]] = []
-    with pytest.raises(type(error)), _collecting(unread, "web1", NAME):
+    with pytest.raises(type(error)), _collect_unread(unread, "web1", NAME):
         raise error
     assert unread == ([("web1", NAME)] if is_unread else [])
-    with pytest.raises(type(error)), _collecting(None, "web1", NAME):
+    with pytest.raises(type(error)), _collect_unread(None, "web1", NAME):
         raise error
 
 
@@ -187,7 +187,7 @@ def give_pool(monkeypatch: pytest.MonkeyPatch, pool: Pool, rows: Mapping[str, Ba
         "row_of": row_of,
         "read_notes": lambda _folder: Notes(),
         "clear_left_drills": lambda *_: False,
-        **dict.fromkeys(("recover", "point_latest", "recall_looks", "check_seals"), lambda *_: None),
+        **dict.fromkeys(("recover", "point_latest", "recall_verifications", "check_seals"), lambda *_: None),
     }
     for name, answer in (answers | names).items():
         monkeypatch.setattr(f"backupd.repo.reconcile.{name}", answer)
@@ -234,7 +234,7 @@ def test_rows_are_dropped_added_and_written_again_as_the_pool_has_them(
         read_notes=lambda _folder: notes,
         recover=lambda *_: calls.append("recover"),
         point_latest=lambda *_: calls.append("latest"),
-        recall_looks=lambda *words: calls.append(sorted(words[-1])),
+        recall_verifications=lambda *words: calls.append(sorted(words[-1])),
     )
     with catalogue:
         for name in ("gone", "marked", *([None] if has_working_row else [])):

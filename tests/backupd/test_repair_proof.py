@@ -122,4 +122,4 @@ def read(digest: bytes, plain: bytes | None = None, bad: int | None = None) -> F
 )
 def test_only_a_file_with_the_recorded_checksum_is_proven(recorded: RecordedSums, file_read: FileRead, is_proven: bool) -> None:
     assert recorded.are_known
-    assert recorded.are_those_of(file_read) == is_proven
+    assert recorded.matches(file_read) == is_proven

@@ -68,7 +68,9 @@ def test_a_load_that_fails_is_a_failed_drill_until_one_succeeds_or_none_is_confi
         standing = json.loads(dumps.backupd("notify", "--json", check=False).stdout)["standing"]
         alarms = [alarm["text"] for alarm in standing if alarm["subject"] == "drill"]
         again = f"backupd --config {shlex.quote(str(dumps.config))} drill db1@latest"
-        assert alarms == ([f"drill: {words}. When that is corrected: {again}"] if shown["state"] == "failing" else [])
+        assert alarms == (
+            [f"drill: {words}. Correct the cause, then repeat the drill: {again}"] if shown["state"] == "failing" else []
+        )
         return str(shown["state"])
 
     assert state() == "failing"

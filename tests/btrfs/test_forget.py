@@ -88,7 +88,7 @@ def test_sizes_are_told_as_far_as_they_are_known(pool: Nights, host: str) -> Non
     update = f"update backup set bytes = 3145728, new_bytes = 1048576 where host = '{host}'"
     work("sqlite3", pool.state / "catalogue.sqlite", update)
     output = pool.backupd("forget", host, "--yes").stdout.splitlines()[0]
-    assert output.endswith("; the newest holds 3.00 MiB, rsync wrote 3.00 MiB of data for all of them")
+    assert output.endswith("; the newest has 3.00 MiB, rsync wrote 3.00 MiB of data for all of them")
 
 
 def test_undo_takes_it_back_and_revives_what_expired_because_of_it(pool: Nights, host: str) -> None:
@@ -116,7 +116,7 @@ def test_who_is_still_backed_up_cannot_be_forgotten(pool: Nights, host: str) -> 
     pool.host(host, pool.source)
     error, hint = fails(pool, "forget", host, "--yes", status=2)
     assert error == f"{host} is still backed up"
-    assert hint == f"`backupd host remove {host}` removes it from the configuration; then forget it"
+    assert hint == f"`backupd host remove {host}` removes it from the configuration; then run `backupd forget {host}`"
     assert not (pool.pool / "hosts" / host / "notes.json").exists()
     pool.host(host, pool.source, enabled=False)
     pool.backupd("forget", host, "--yes")

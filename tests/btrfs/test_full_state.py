@@ -188,7 +188,7 @@ def test_a_damaged_catalogue_stays_where_it_is_when_there_is_no_room_for_another
     assert catalogue.read_bytes() == damaged
     make_room(site)
     done = site.backupd("rebuild")
-    assert f"is now {catalogue}.aside-1" in done.stdout
+    assert f"was renamed to {catalogue}.aside-1" in done.stdout
     assert (site.state / "catalogue.sqlite.aside-1").read_bytes() == damaged
     assert sorted(path.name for path in site.state.iterdir() if "rebuil" in path.name) == []
     assert disagreements(site) == []

@@ -132,7 +132,7 @@ def test_a_release_takes_the_hold_away_and_nothing_else(pool: Nights, host: str)
     assert row(pool, host, suspect) == ("complete", None, None)
     assert fails(pool, "release", host, second, status=1) == (
         f"{host} {second} is not held",
-        f"`backupd list {host}` shows which are",
+        f"`backupd list {host}` shows the held backups",
     )
 
 

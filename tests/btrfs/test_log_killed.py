@@ -58,4 +58,4 @@ def test_the_log_shows_when_and_why_a_backup_was_deleted(shared_btrfs: Path) -> 
     assert pool.left("web") == pool.names("web")
     answer = json.loads(pool.backupd("log", "web", "--json", *at(LATER)).stdout)
     assert [row["deleted"] for row in answer] == [None, {"asked": asked, "at": asked, "why": "private", "by": "root"}]
-    assert f"    {first} deleted {asked}, asked for {asked} by root: private" in pool.backupd("log", "web", *at(LATER)).stdout
+    assert f"    {first} deleted {asked}, requested {asked} by root: private" in pool.backupd("log", "web", *at(LATER)).stdout

@@ -372,7 +372,7 @@ esac
 
     def notes() -> list[tuple[str, str]]:
         answer = json.loads(nights.backupd("check", "--connect", "--json", check=False).stdout)
-        return [(each["level"], each["hint"]) for each in answer if "can connect at once" in each["message"]]
+        return [(each["level"], each["hint"]) for each in answer if "connections to this address at once" in each["message"]]
 
     nights.host("web1", path, address=sshd.address, port=sshd.port)
     assert notes() == []

@@ -67,11 +67,11 @@ def test_everything_works_with_the_new_name_and_the_next_backup_grows_from_the_o
     (name,) = pool.names(old)
     count, record = subvolumes(pool)[f"hosts/{old}/{name}"], (pool.backup(old, name) / "backup.json").read_bytes()
     would = pool.backupd("rename", old, new, "--dry-run").stdout.splitlines()
-    assert would[0] == f"1 backup of {old} would become {new}'s"
+    assert would[0] == f"1 backup of {old} would belong to {new}"
     assert (pool.names(old), (pool.pool / "hosts" / new).exists()) == ([name], False)
     lines = pool.backupd("rename", old, new, "--yes").stdout.splitlines()
     assert lines[1:] == would[1:]
-    assert lines[0] == f"1 backup of {old} is now {new}'s"
+    assert lines[0] == f"1 backup of {old} now belongs to {new}"
     assert f"change [host.{old}] to [host.{new}] in {pool.config}" in lines[1]
     assert not (pool.pool / "hosts" / old).exists()
     assert subvolumes(pool)[f"hosts/{new}/{name}"] == count  # the same subvolume, which was never written

@@ -312,7 +312,7 @@ def test_a_backup_of_the_next_second_is_in_the_way_of_a_copy_and_stays(make_btrf
     third = night(nights, 1)
     shown = nights.subvolume("web", second)
     answer = repair(nights, "--yes", status=1)
-    assert answer["failed"] == {f"web@{first}": f"web {second} is too close in time for a copy between them"}
+    assert answer["failed"] == {f"web@{first}": f"web {second} follows {first} at once: no second is free for a repaired copy"}
     (copy,) = set(nights.names("web")) - {first, second, third}
     assert (nights.record("web", copy)["repaired"]["of"], copy > second) == (second, True)
     assert nights.subvolume("web", second)["UUID"] == shown["UUID"]

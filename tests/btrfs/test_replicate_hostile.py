@@ -69,7 +69,7 @@ def test_a_key_that_has_a_name_and_hosts_gets_no_others(two: TwoPools) -> None:
     ]
     output = work(*answers, input="".join(f"{json.dumps(row)}\n" for row in asked)).stdout
     assert "there is no such host" in output
-    assert "this is not a list of backups" in output
+    assert "the list of backups is invalid" in output
     for folder, names in ((common, first), (common.with_name("copied"), [first])):
         assert [path.name for path in folder.iterdir()] == ["backup2.json"]
         assert json.loads((folder / "backup2.json").read_text())["hosts"] == {"web1": names}
@@ -117,7 +117,7 @@ def test_check_says_how_a_copy_is_doing_and_whether_the_key_runs_anything_else_t
     answered = of_replicas(two.second, "--connect")[-1]
     assert answered[0] == "ok"
     assert re.fullmatch(
-        rf"reached, btrkeep {re.escape(__version__)}, 1 host to fetch from, [\d.]+ [KMG]iB used there, [\d.]+ [MG]iB free there",
+        rf"reached, btrkeep {re.escape(__version__)}, 1 host to fetch, [\d.]+ [KMG]iB used there, [\d.]+ [MG]iB free there",
         answered[1],
     )
     two.over_ssh('exec "$@"')

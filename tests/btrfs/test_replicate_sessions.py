@@ -195,10 +195,11 @@ def test_a_host_that_is_not_listed_any_more_is_named_and_its_copies_stay(two: Tw
         ("db1", of_db1, True),
     ]
     assert [host_lag["age"] for host_lag in office["lag"]] == pytest.approx([18 * 86400 + 52200, 17 * 86400 + 48600], abs=60)
-    assert f"web1: no longer listed there; its newest copy is {first}" in two.second.backupd("status").stdout
-    assert ("warning", "web1 is no longer listed there; the copies stay") in of_replicas(two)
+    assert f"web1: no longer listed by the other server; its newest copy is {first}" in two.second.backupd("status").stdout
+    assert ("warning", "web1 is no longer listed by the other server; the copies here are kept") in of_replicas(two)
     doctor = json.loads(two.second.backupd("doctor", "--json", check=False).stdout)["findings"]
-    assert "replica office: web1 is no longer listed there; the copies stay" in [row["what"] for row in doctor]
+    texts = [row["what"] for row in doctor]
+    assert "replica office: web1 is no longer listed by the other server; the copies here are kept" in texts
     two.second.backupd("forget", "web1", "--yes", "--now", "2026-03-20T13:00:00Z")
     two.fetch()
     assert "no longer listed" not in two.second.backupd("status").stdout
@@ -225,7 +226,7 @@ def test_check_says_what_has_no_room_for_as_much_again_what_is_stale_and_what_ha
     two.second.write()
     assert copies(two)["office"]["state"] == "ok"
     stale = two.second.backupd("status", "--now", "2026-03-20T12:30:00Z").stdout
-    assert "the newest backup there began 2026-03-01T22:00:0" in stale
+    assert "the newest copied backup began 2026-03-01T22:00:0" in stale
 
 
 def test_a_request_for_a_missing_host_gets_an_error(two: TwoPools) -> None:

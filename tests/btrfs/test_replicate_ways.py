@@ -213,9 +213,9 @@ def test_check_and_doctor_tell_of_another_clock_version_and_of_too_little_room_f
     two.second.settings("pool", min_free="99%")
     answer = json.loads(two.second.backupd("check", "--connect", "--json", check=False).stdout)
     fields = {row["message"]: row["level"] for row in answer}
-    (clock,) = [text for text in fields if text.startswith("its clock is")]
+    (clock,) = [text for text in fields if text.startswith("the other server's clock is")]
     (room,) = [text for text in fields if "the other pool uses" in text]
-    version = f"it runs btrkeep 7{__version__[1:]}, and this server {__version__}"
+    version = f"the other server runs btrkeep 7{__version__[1:]}, and this server {__version__}"
     assert "behind this one" in clock
     assert room.endswith(" but only 0 B above min_free are free here")
     assert (fields[clock], fields[room], fields[version]) == ("warning", "warning", "note")

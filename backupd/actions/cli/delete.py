@@ -42,8 +42,8 @@ def command(
 ) -> int:
     """Delete backups by name, regardless of the retention: all of those named, or none.
 
-    They expire, and the next `backupd expire` after their grace deletes them; until then `backupd unexpire` keeps one again. With
-    --now-without-grace they are deleted at once. `latest` is the newest complete backup of its host.
+    They expire, and the next `backupd expire` after their grace deletes them; until then `backupd unexpire` keeps a backup
+    again. With --now-without-grace they are deleted at once. `latest` is the newest complete backup of its host.
 
     It refuses to delete the last complete backup of a host (unless --force is given), a held backup, and the base of an
     unfinished backup. With --now-without-grace it also refuses to delete a backup that is being restored from.
@@ -62,7 +62,7 @@ def command(
         require_sane_clock(expiry, asked)
         if dry_run:
             chosen = [choose(expiry, host, names, asked) for host, names in wanted.items()]
-            _tell(chosen, asked, dry_run=True, as_json=as_json)
+            _print_result(chosen, asked, dry_run=True, as_json=as_json)
             return Exit.OK
         with ExitStack() as held:
             if at_once:
@@ -90,17 +90,17 @@ def _delete(
     context: PoolContext, expiry: ExpiryContext, chosen: Sequence[DeletionChoice], asked: DeletionRequest, *, as_json: bool
 ) -> int:
     if not asked.at_once:
-        _tell(chosen, asked, as_json=as_json)
+        _print_result(chosen, asked, as_json=as_json)
         return Exit.OK
     names = frozenset((deletion_choice.host, backup.name) for deletion_choice in chosen for backup in deletion_choice.backups)
     scope = ExpiryScope(frozenset(deletion_choice.host for deletion_choice in chosen), names)
     summary = carry_out(expiry, Forced(), scope, None, wait=False)
     gone = {(host, name) for host, name in names if not (context.pool.host(host) / name).exists()}
-    _tell(chosen, asked, gone=gone, as_json=as_json)
+    _print_result(chosen, asked, gone=gone, as_json=as_json)
     return exit_status(summary) or (Exit.OK if gone == names else Exit.ATTENTION)
 
 
-def _tell(
+def _print_result(
     chosen: Sequence[DeletionChoice],
     asked: DeletionRequest,
     *,
@@ -140,8 +140,8 @@ def _lines(choice: DeletionChoice, asked: DeletionRequest, gone: set[tuple[str, 
             yield f"{name} {status}: it can be restored until {expires}, then `backupd expire` deletes it"
     readable = [backup for backup in choice.backups if not backup.is_unreadable]
     if readable and not asked.at_once and not dry_run:
-        one_of_them = "it" if len(readable) == 1 else "one"
-        yield f"until then `backupd unexpire {choice.host} {readable[0].name}` keeps {one_of_them} again"
+        pronoun = "it" if len(readable) == 1 else "that backup"
+        yield f"until then `backupd unexpire {choice.host} {readable[0].name}` keeps {pronoun} again"
     if choice.base is None:
         yield f"{choice.host} then has no complete backup and no `latest`, and its next backup transfers everything again"
     elif choice.moves:

@@ -34,16 +34,16 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
             require_host_or_folder(context, host)
             if is_busy(context.pool, host):
                 raise held_by(context.pool.host_lock(host))
-            _tell(_require_unfinished(context, host), context.clock.now(), as_json=as_json, dry_run=True)
+            _print_result(_require_unfinished(context, host), context.clock.now(), as_json=as_json, dry_run=True)
         return Exit.OK
     with locked_host(ctx, host, "discard") as (context, moment):
         unfinished = _require_unfinished(context, host)
     print_wrapped(_lost(unfinished, moment), err=as_json)
-    confirmed("it is deleted, and cannot be restored", host, yes, as_json)
+    confirmed("the unfinished backup will be deleted and cannot be restored", host, yes, as_json)
     with locked_host(ctx, host, "discard") as (context, moment):  # the prompt may have been open for long
         discard(context.pool, context.catalogue, unfinished)
         record(context.pool, moment, "discard", host)
-    _tell(unfinished, moment, as_json=as_json)
+    _print_result(unfinished, moment, as_json=as_json)
     return Exit.OK
 
 
@@ -71,7 +71,7 @@ def _lost(unfinished: UnfinishedBackup, now: datetime) -> str:
     return f"{unfinished.host} has an unfinished backup of {format_size(unfinished.size)}{since}"
 
 
-def _tell(unfinished: UnfinishedBackup, now: datetime, *, as_json: bool, dry_run: bool = False) -> None:
+def _print_result(unfinished: UnfinishedBackup, now: datetime, *, as_json: bool, dry_run: bool = False) -> None:
     answer = {
         "dry_run": dry_run,
         "host": unfinished.host,
@@ -79,5 +79,5 @@ def _tell(unfinished: UnfinishedBackup, now: datetime, *, as_json: bool, dry_run
         "bytes": unfinished.size,
         "began": unfinished.began,
     }
-    done = "it is deleted; the kernel frees its space gradually (`backupd progress` shows it)"
+    done = "the unfinished backup is deleted; the kernel frees its space gradually (`backupd progress` shows it)"
     print_answer(answer, [f"{_lost(unfinished, now)}: it would be deleted" if dry_run else done], as_json=as_json)

@@ -41,7 +41,7 @@ def command(ctx: click.Context, host: str, undo: bool, dry_run: bool, yes: bool,
         require_forgettable(context.config, context.pool, host, moment)
         remaining = remaining_backups(context.catalogue, host)
     print_wrapped(f"{host} has {remaining}", err=as_json)
-    confirmed("all of them expire", host, yes, as_json)
+    confirmed("all these backups will expire", host, yes, as_json)
     with locked_host(ctx, host, "forget") as (context, moment):  # the prompt may have been open for long
         require_forgettable(context.config, context.pool, host, moment)
         since = forget(context.pool, host, moment, by=login_name())
@@ -80,5 +80,5 @@ def _undo(ctx: click.Context, host: str, as_json: bool) -> int:
 
 def _rules(context: PoolContext, host: str) -> str:
     if policy_of(context.config, host, read_notes(context.pool.host(host))).missing:
-        return "no retention policy is configured for it, so all its backups are kept"
+        return f"no retention policy is configured for {host}: all its backups are kept"
     return f"`backupd retention explain {host}` shows which of them are kept"

@@ -36,7 +36,7 @@ from btrkeep.units import local_time
 def hold_command(ctx: click.Context, host: str, name: str, until: date | None, why: str, as_json: bool) -> int:
     """Keep the backup NAME of HOST regardless of the retention, for ever or until DATE.
 
-    `latest` as NAME is the newest complete one; HOST@NAME as one word is accepted too. An existing hold is replaced. An expired
+    `latest` as NAME is the newest complete backup; HOST@NAME as one word is accepted too. An existing hold is replaced. An expired
     backup is kept again. `backupd release` ends the hold.
     """
     with locked_host(ctx, host, "hold") as (context, moment):
@@ -58,7 +58,7 @@ def hold_command(ctx: click.Context, host: str, name: str, until: date | None, w
 def release_command(ctx: click.Context, host: str, name: str, as_json: bool) -> int:
     """End the hold of the backup NAME of HOST.
 
-    From now on the retention applies to it again. `latest` as NAME is the newest one that is held;
+    From now on the retention applies to it again. `latest` as NAME is the newest held backup;
     HOST@NAME as one word is accepted too.
     """
     with locked_host(ctx, host, "release") as (context, moment):
@@ -78,7 +78,7 @@ def unexpire_command(ctx: click.Context, host: str, name: str, why: str, as_json
     """Keep the expired backup NAME of HOST again, during its grace.
 
     It is held for 30 days, so that there is time to check it, or the policy; `backupd hold` changes that, `backupd release`
-    ends it. `latest` as NAME is the newest one that has expired; HOST@NAME as one word is accepted too.
+    ends it. `latest` as NAME is the newest expired backup; HOST@NAME as one word is accepted too.
     """
     with locked_host(ctx, host, "unexpire") as (context, moment):
         done = unexpire(context.pool, context.catalogue, host, name, why, moment, by=login_name())
@@ -107,8 +107,8 @@ def accept_command(ctx: click.Context, host: str, name: str, why: str, as_json: 
     """Let the suspect or altered backup NAME of HOST count as complete.
 
     A suspect backup has finished, but lost or missed too much; `backupd list HOST` shows which. Check it. If it is right
-    (for example because many files were deleted on purpose), accept it: the next backup is based on it, and older ones may
-    expire. `latest` as NAME is the newest one that is suspect or altered. HOST@NAME as one word is accepted too.
+    (for example because many files were deleted on purpose), accept it: the next backup is based on it, and older backups may
+    expire. `latest` as NAME is the newest suspect or altered backup. HOST@NAME as one word is accepted too.
 
     An altered backup was changed after it was final; `backupd verify HOST@NAME` names the files. Accepting it accepts only these
     changes: if it was suspect before, it becomes suspect again. An altered backup is never sent to another pool. If it is a copy

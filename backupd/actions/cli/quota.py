@@ -24,8 +24,8 @@ def command() -> None:
     """Show how much space each host's backups use. Switch simple quotas, which count it, on or off.
 
     With simple quotas (Linux 6.7), btrfs counts each extent for the subvolume that first wrote it, as long as any backup has
-    it. The sum of a host's backups is its space, which `quota` in the configuration can limit. A balance makes the numbers
-    wrong. btrkeep never switches simple quotas on by itself.
+    it. The sum of a host's backups is its space, which `quota` in the configuration can limit. A balance makes the
+    counted bytes wrong. btrkeep never switches simple quotas on by itself.
     """
 
 
@@ -59,17 +59,17 @@ def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) 
     pool = open_configured(config)
     clock = clock_for(ctx, pool)
     if qgroups.mode(pool.filesystem) == qgroups.SIMPLE:
-        return _tell(read_state(config, pool), as_json, dry_run, changed=False)
+        return _print_result(read_state(config, pool), as_json, dry_run, changed=False)
     require_enableable(pool)
     if not as_json or not yes:
         for line in costs(release(), programs()[0]):
             print_wrapped(f"- {line}", err=as_json)
     if dry_run:
-        return _tell(read_state(config, pool), as_json, dry_run, changed=True)
-    confirmed("simple quotas are switched on", config.name, yes, as_json)
+        return _print_result(read_state(config, pool), as_json, dry_run, changed=True)
+    confirmed("simple quotas will be switched on", config.name, yes, as_json)
     require_writable(pool)
     enable(pool, clock.now())
-    return _tell(read_state(config, pool), as_json, dry_run, changed=True)
+    return _print_result(read_state(config, pool), as_json, dry_run, changed=True)
 
 
 @command.command("disable")
@@ -78,24 +78,24 @@ def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) 
 @json_option
 @click.pass_context
 def disable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Disable simple quotas. All numbers are lost, and limits no longer apply.
+    """Disable simple quotas. All counted bytes are lost, and limits no longer apply.
 
-    Refused if the filesystem has groups that do not belong to this pool, because they would be lost too.
+    Refused if the filesystem has qgroups that do not belong to this pool, because they would be lost too.
     """
     config = load_config(ctx)
     pool = open_configured(config)
     if qgroups.mode(pool.filesystem) == qgroups.OFF:
-        return _tell(read_state(config, pool), as_json, dry_run, changed=False)
+        return _print_result(read_state(config, pool), as_json, dry_run, changed=False)
     require_disableable(pool)
     if not dry_run:
-        confirmed("all numbers are lost", config.name, yes, as_json)
+        confirmed("all counted bytes will be lost", config.name, yes, as_json)
         require_writable(pool)
         require_disableable(pool)  # the prompt may have been open for long
         qgroups.disable(pool)
-    return _tell(read_state(config, pool), as_json, dry_run, changed=True)
+    return _print_result(read_state(config, pool), as_json, dry_run, changed=True)
 
 
-def _tell(state: QuotaState, as_json: bool, dry_run: bool, *, changed: bool) -> int:
+def _print_result(state: QuotaState, as_json: bool, dry_run: bool, *, changed: bool) -> int:
     answer = {"dry_run": dry_run, "changed": changed and not dry_run, **_answer(state)}
     wanted = "on" if state.mode == qgroups.OFF else "off"
     would = f"would switch simple quotas {wanted}; nothing was changed"
@@ -113,7 +113,7 @@ def _columns(state: QuotaState) -> tuple[Column[str], ...]:
 
     return (
         Column("host", header="HOST"),
-        Column("bytes", state.referenced_bytes.get, "ALIVE", format_size, right=True),
+        Column("bytes", state.referenced_bytes.get, "COUNTED", format_size, right=True),
         Column("quota", state.limits.get, "QUOTA", lambda most: format_size(most) if most is not None else "none", right=True),
         Column(header="USED", cell=used, right=True),
     )

@@ -7,12 +7,12 @@ import click
 from backupd.cli.command_context import clock_for, load_config, pass_context
 from backupd.expire.trust import check_trust
 from backupd.proof.damaged_files import recorded_damage
-from backupd.repo.history_copy import BroughtBack, bring_back
+from backupd.repo.history_copy import RestoredHistory, restore_history
 from backupd.repo.pool_context import open_configured, require_writable
 from backupd.repo.pool_files import hosts_of, names_of
 from backupd.repo.publish import publish_copies, publish_to_dashboard
 from backupd.repo.reconcile import all_rows, check_seals, point_all, reconcile
-from backupd.repo.verification_files import enter_damages, recall_looks
+from backupd.repo.verification_files import enter_damages, recall_verifications
 from btrkeep.catalogue import WHOLE, Catalogue, CatalogueDamaged, Damage
 from btrkeep.catalogue.history import COLUMNS
 from btrkeep.cli import json_option, print_answer
@@ -71,7 +71,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
         },
     }
     text = [
-        *(f"the old catalogue could not be used and is now {path}" for path in aside[:1]),
+        *(f"the old catalogue could not be used, and was renamed to {path}" for path in aside[:1]),
         *(f"skipped: {printable(line)}" for line in problems),
         *(f"{printable(host)} is in use: the next run or expiry updates its entries" for host in locked),
         *([printable(str(history))] if history else []),
@@ -81,7 +81,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
     return Exit.ATTENTION if problems or history.problem else Exit.OK
 
 
-def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, problems: list[str]) -> tuple[int, list[str], BroughtBack]:
+def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, problems: list[str]) -> tuple[int, list[str], RestoredHistory]:
     """Returns the number of backups, the locked hosts, and the restored parts of the history."""
     if clock.is_pool_time(rehearsal=pool.rehearsal):
         catalogue.know_since(clock.now())
@@ -92,11 +92,11 @@ def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, problems: list[str]) -
     problems += [text for text in since_then.problems if text not in problems]
     point_all(pool, format_time(clock.now()))
     for host in hosts_of(pool):
-        recall_looks(pool, catalogue, host, names_of(pool, host), recorded_damage)  # a record may name deleted backups
+        recall_verifications(pool, catalogue, host, names_of(pool, host), recorded_damage)  # a record may name deleted backups
     for host, name in unread:  # it has no row: `backupd damaged` and the other pools list it
         if not catalogue.damages(host, name):
             enter_damages(pool, catalogue, [host], [Damage(host, name, WHOLE, 0, 0, "verify", clock.now())])
-    history = bring_back(pool, catalogue)
+    history = restore_history(pool, catalogue)
     publish_copies(pool, catalogue)
     check_trust(pool, catalogue, clock.now())
     return count, since_then.locked, history

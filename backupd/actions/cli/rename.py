@@ -42,12 +42,12 @@ def command(ctx: click.Context, host: str, new: str, dry_run: bool, yes: bool, a
         since = format_time(context.clock.now())
         with renaming.locked(context.pool, host, new, since):
             renaming.require_renameable(context.pool, host, new)
-    confirmed(f"the backups of {host} become those of {new}", new, yes, as_json)
+    confirmed(f"the backups of {host} will belong to {new}", new, yes, as_json)
     with opened(ctx, writes=True) as context, renaming.locked(context.pool, host, new, since), writing(context.pool):
         moment = context.clock.now().replace(microsecond=0)
         count = renaming.rename(context.pool, context.catalogue, host, new, moment, by=login_name())
         todo = _todo(context, host, new)
-    return _tell(host, new, count, todo, as_json=as_json, dry_run=False)
+    return _print_result(host, new, count, todo, as_json=as_json, dry_run=False)
 
 
 def _require_old(context: PoolContext, host: str, new: str) -> None:
@@ -63,12 +63,12 @@ def _show(ctx: click.Context, host: str, new: str, as_json: bool) -> int:
         renaming.require_renameable(context.pool, host, new)
         count = renaming.backups_of(context.pool, new if renaming.is_renamed(context.pool, host, new) else host)
         todo = _todo(context, host, new)
-    return _tell(host, new, count, todo, as_json=as_json, dry_run=True)
+    return _print_result(host, new, count, todo, as_json=as_json, dry_run=True)
 
 
-def _tell(host: str, new: str, count: int, todo: list[str], *, as_json: bool, dry_run: bool) -> int:
-    now = "would become" if dry_run else "is now" if count == 1 else "are now"
-    text = [f"{counted(count, 'backup')} of {host} {now} {new}'s", *todo]
+def _print_result(host: str, new: str, count: int, todo: list[str], *, as_json: bool, dry_run: bool) -> int:
+    now = "would belong to" if dry_run else "now belongs to" if count == 1 else "now belong to"
+    text = [f"{counted(count, 'backup')} of {host} {now} {new}", *todo]
     return print_answer({"dry_run": dry_run, "host": new, "was": host, "backups": count, "todo": todo}, text, as_json=as_json)
 
 

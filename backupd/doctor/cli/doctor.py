@@ -63,7 +63,7 @@ _WIDTH = 110
 def command(
     ctx: click.Context, name: str | None, dry_run: bool, named: tuple[Path, ...], all_checks: bool, connect: bool, as_json: bool
 ) -> int:
-    """Find what is wrong or slow with the pool; for each problem, print the reason, the commands that solve it, and their risk.
+    """Find problems and slow settings of the pool; for each, print the reason, the commands that solve it, and their risk.
 
     Examines how the filesystem was made and mounted, the storage below it, its state, and the machine. Changes nothing without
     --fix NAME: then the check is repeated, the commands are run, and the check is repeated again to see whether the problem is
@@ -88,10 +88,10 @@ def command(
     if name == ROOM:
         return fix_room(config, partial(present, ctx, config), named, dry_run=dry_run, as_json=as_json)
     pool = open_configured(config)
-    look = partial(gather, config, pool, present(ctx, config))
+    gather_facts = partial(gather, config, pool, present(ctx, config))
     if name:
-        return _fix(rule_named(name), look(), dry_run, as_json, look)
-    facts = look()
+        return _fix(rule_named(name), gather_facts(), dry_run, as_json, gather_facts)
+    facts = gather_facts()
     report = examine(facts)
     reached = list(reach_copies(config)) if connect else []
 
@@ -109,7 +109,7 @@ def command(
 def exit_status(doctor_report: DoctorReport, reached: Sequence[Finding]) -> Exit:
     """Returns OK if every check was made and found at most notes; `reached`: the findings of --connect."""
     is_well = all(finding.level in (OK, NOTE) for finding in (*doctor_report.findings, *reached))
-    return Exit.OK if is_well and not doctor_report.unlooked else Exit.ATTENTION
+    return Exit.OK if is_well and not doctor_report.unchecked else Exit.ATTENTION
 
 
 def _fields(facts: DoctorFacts, doctor_report: DoctorReport) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _fields(facts: DoctorFacts, doctor_report: DoctorReport) -> dict[str, Any]:
             {"name": device.name, "layers": [asdict(layer) for layer in device.layers]} for device in facts.filesystem.devices
         ],
         "checks": [rule.name for rule in RULES],
-        "not_looked_at": [{"name": unlooked.name, "why": unlooked.why} for unlooked in doctor_report.unlooked],
+        "not_looked_at": [{"name": unchecked.name, "why": unchecked.why} for unchecked in doctor_report.unchecked],
         "findings": [_finding_fields(finding) for finding in doctor_report.findings],
     }
 
@@ -149,16 +149,16 @@ def _show(facts: DoctorFacts, doctor_report: DoctorReport, all_checks: bool) -> 
         show_finding(finding)
     click.echo()
     if all_checks:
-        well = [(name, BY_NAME[name].looks) for name in doctor_report.well]
-        click.echo(table(well, ["WELL", "NOT FOUND"]) + "\n")
-    for unlooked in doctor_report.unlooked:
-        print_wrapped(f"{click.style(f'not checked {unlooked.name}', fg='yellow')}: {printable(unlooked.why)}", "  ")
+        passed = [(name, BY_NAME[name].problem) for name in doctor_report.passed]
+        click.echo(table(passed, ["PASSED", "NOT FOUND"]) + "\n")
+    for unchecked in doctor_report.unchecked:
+        print_wrapped(f"{click.style(f'not checked {unchecked.name}', fg='yellow')}: {printable(unchecked.why)}", "  ")
     counts = ", ".join(
         counted(number, severity)
         for severity in ("error", "warning", "note")
         if (number := sum(finding.level == severity for finding in doctor_report.findings))
     )
-    blind = f"; {len(doctor_report.unlooked)} not checked" if doctor_report.unlooked else ""
+    blind = f"; {len(doctor_report.unchecked)} not checked" if doctor_report.unchecked else ""
     click.echo(f"{counted(len(RULES), 'check')}: {counts or 'nothing to report'}{blind}")
     if blind:
         print_wrapped("there may be more problems: run `backupd doctor` as root on this machine, outside a service", "  ")
@@ -185,7 +185,7 @@ def _wrapped(label: str, text: str) -> str:
     return "\n".join(lines).replace(_KEPT, " ")
 
 
-def _fix(name: str, facts: DoctorFacts, dry_run: bool, as_json: bool, look: "partial[DoctorFacts]") -> int:
+def _fix(name: str, facts: DoctorFacts, dry_run: bool, as_json: bool, gather_again: "partial[DoctorFacts]") -> int:
     findings = findings_of(name, facts)
     done, refused = [], None
     for finding in findings:
@@ -193,28 +193,28 @@ def _fix(name: str, facts: DoctorFacts, dry_run: bool, as_json: bool, look: "par
             show_finding(finding)
         refused = refusal(finding) or refused
         if finding.remedy.fixable and not dry_run:
-            fix(finding, look)
+            fix(finding, gather_again)
             done.append(finding)
     text = ""
     if not findings:
         text = f"{name}: no problem found, so there is nothing to do"
     elif done:
-        text = f"{name}: fixed" + _left(done)
+        text = f"{name}: fixed" + _remaining_words(done)
     elif dry_run and not refused:
         text = f"{name}: --dry-run: nothing was done"
     answer = {"dry_run": dry_run, "findings": [_finding_fields(finding) for finding in findings], "fixed": bool(done)}
-    print_answer(answer, partial(_say, text), as_json=as_json)
+    print_answer(answer, partial(_print_if_any, text), as_json=as_json)
     if refused:
         raise refused
     return Exit.OK
 
 
-def _say(text: str) -> None:
+def _print_if_any(text: str) -> None:
     if text:
         click.echo(text)
 
 
-def _left(done: list[Finding]) -> str:
+def _remaining_words(done: list[Finding]) -> str:
     return "; the remaining steps, to be done manually, are above" if any(finding.remedy.commands for finding in done) else ""
 
 
@@ -236,7 +236,7 @@ def fix_room(config: Config, now: Callable[[], datetime], named: Sequence[Path],
     text = "room: --dry-run: nothing was done" if dry_run else ""
     if fixed.devices and not dry_run:
         text = f"room: done: {format_size(fixed.unallocated)} are unallocated, and the temporary device is removed"
-    return print_answer(_room_fields(fixed, dry_run=dry_run), partial(_say, text), as_json=as_json)
+    return print_answer(_room_fields(fixed, dry_run=dry_run), partial(_print_if_any, text), as_json=as_json)
 
 
 def _room_fields(fixed: RoomFixResult, *, dry_run: bool) -> dict[str, object]:

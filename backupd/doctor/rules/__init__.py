@@ -19,17 +19,17 @@ BY_NAME = {rule.name: rule for rule in RULES}
 def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> DoctorReport:
     """Applies these rules. A blind rule that finds something counts as having checked."""
     findings: list[Finding] = []
-    well: list[str] = []
-    unlooked: list[UncheckedRule] = []
+    passed: list[str] = []
+    unchecked: list[UncheckedRule] = []
     for rule in rules:
         if rule_findings := list(rule.check(facts)):
             findings += rule_findings
         elif why := rule.blind(facts):
-            unlooked.append(UncheckedRule(rule.name, why))
+            unchecked.append(UncheckedRule(rule.name, why))
         else:
-            well.append(rule.name)
+            passed.append(rule.name)
     findings.sort(key=lambda finding: -SEVERITIES.index(finding.level))
-    return DoctorReport(tuple(findings), tuple(well), tuple(unlooked))
+    return DoctorReport(tuple(findings), tuple(passed), tuple(unchecked))
 
 
 _log = logging.getLogger(__name__)
@@ -46,8 +46,8 @@ def rule_named(name: str) -> str:
 def findings_of(name: str, facts: DoctorFacts) -> tuple[Finding, ...]:
     """Returns the present findings of that rule. Raises OperatorError if it cannot check."""
     report = examine(facts, [BY_NAME[name]])
-    for unlooked in report.unlooked:
-        raise OperatorError(f"{name}: not checked: {unlooked.why}", f"{privilege_hint()}; not in a service's sandbox")
+    for unchecked in report.unchecked:
+        raise OperatorError(f"{name}: not checked: {unchecked.why}", f"{privilege_hint()}; not in a service's sandbox")
     return report.findings
 
 
@@ -55,16 +55,16 @@ def refusal(finding: Finding) -> OperatorError | None:
     """Returns the reason why nothing can be done about it, None if something can."""
     if finding.remedy.fixable:
         return None
-    needs = "needs the filesystem unmounted" if finding.remedy.unmounted else "takes long, or is your decision"
-    return OperatorError(f"{finding.check}: this {needs}, so --fix does not do it", "the commands are above")
+    needs = "needs the filesystem unmounted" if finding.remedy.unmounted else "takes long, or needs your decision"
+    return OperatorError(f"{finding.check}: the repair {needs}, so --fix does not run it", "run the commands above yourself")
 
 
-def fix(finding: Finding, look_again: Callable[[], DoctorFacts]) -> None:
+def fix(finding: Finding, gather_again: Callable[[], DoctorFacts]) -> None:
     """Runs the steps. Raises OperatorError if one fails, or if the rule still finds the problem afterwards, even a smaller one."""
     for step in finding.remedy.steps:
         _log.info("%s", step.line)
         _do(step)
-    if any(finding.is_about_the_same(after) for after in findings_of(finding.check, look_again())):
+    if any(finding.is_about_the_same(after) for after in findings_of(finding.check, gather_again())):
         raise OperatorError(
             f"{finding.check}: all commands ran, but the problem remains", "check dmesg, and run the commands manually"
         )
@@ -78,4 +78,6 @@ def _do(step: Step) -> None:
             try:
                 file.write_text(value)
             except OSError as error:
-                raise OperatorError(f"{file}: {error.strerror}", "this kernel may no longer have it") from error
+                raise OperatorError(
+                    f"{file}: {error.strerror}", "check whether the file exists: other kernels may not have this setting"
+                ) from error

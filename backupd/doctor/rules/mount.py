@@ -28,7 +28,7 @@ def remount(fs: FilesystemFacts, option: str) -> FixCommand:
 
 def in_fstab(word: str) -> str:
     """Returns the manual step for the next mount."""
-    return f"# and {word} among the options in /etc/fstab, for the next mount"
+    return f"# and add {word} to the options in /etc/fstab, for the next mount"
 
 
 def _atime(facts: DoctorFacts) -> Iterator[Finding]:
@@ -100,7 +100,7 @@ def _degraded(facts: DoctorFacts) -> Iterator[Finding]:
         "warning",
         "the pool is mounted with degraded although no device is missing",
         "if a device is missing later, the pool is mounted without it, unnoticed",
-        "none; the pool must be unmounted for it",
+        "none; the pool must be unmounted to change the option",
         ("# remove degraded from the options in /etc/fstab", f"umount {_q(fs)}", f"mount {_q(fs)}"),
         unmounted=True,
     )
@@ -245,7 +245,7 @@ RULES = (
     ),
     DoctorRule("autodefrag", ("warning",), "autodefrag, which breaks the sharing between snapshots", _autodefrag, fixable=True),
     DoctorRule("checksums-off", ("warning",), "nodatacow or nodatasum", _no_checksums, fixable=True),
-    DoctorRule("degraded", ("warning",), "degraded among the mount options without a missing device", _degraded,
+    DoctorRule("degraded", ("warning",), "degraded in the mount options although no device is missing", _degraded,
                blind=_BLIND_TO_MISSING),
 )  # fmt: skip
 

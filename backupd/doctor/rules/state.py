@@ -26,7 +26,9 @@ def idle_quotas(quotas: int, mode: str, is_supported: bool) -> str:
     if not quotas or mode == _SIMPLE:
         return ""
     have = f"{counted(quotas, 'host')} {'has a quota' if quotas == 1 else 'have quotas'} without effect"
-    return f"{have}: simple quotas are not switched on" + ("" if is_supported else ", and this kernel has none (Linux 6.7 has)")
+    return f"{have}: simple quotas are not switched on" + (
+        "" if is_supported else ", and this kernel does not support them (Linux 6.7 does)"
+    )
 
 
 def _qgroups(facts: DoctorFacts) -> Iterator[Finding]:
@@ -43,7 +45,7 @@ def _qgroups(facts: DoctorFacts) -> Iterator[Finding]:
         if simple
         else "for each changed extent btrfs searches all snapshots that refer to it: deleting snapshots takes many times as long "
         "and can stop the whole filesystem",
-        "limits and numbers of qgroups are lost; btrkeep needs none (`backupd usage` shows what uses the space)",
+        "limits and counted bytes of qgroups are lost; btrkeep needs none of them (`backupd usage` shows what uses the space)",
         (),
         (FixCommand(("btrfs", "quota", "disable", str(site.pool))),),
     )
@@ -55,7 +57,7 @@ def _quotas(facts: DoctorFacts) -> Iterator[Finding]:
     is_supported = _FEATURE in fs.kernel_features
     if idle := idle_quotas(site.quotas, fs.quota, is_supported):
         first = (
-            (f"btrfs quota disable {shlex.quote(str(site.pool))}   # numbers and limits of qgroups are lost",)
+            (f"btrfs quota disable {shlex.quote(str(site.pool))}   # counted bytes and limits of qgroups are lost",)
             if fs.quota == _FULL
             else ()
         )
@@ -75,7 +77,7 @@ def _quotas(facts: DoctorFacts) -> Iterator[Finding]:
             "warning",
             f"{who} balances, and the moved data is counted for other hosts",
             "if there is free space between two extents that a balance moves, it counts the first one for the owner of the "
-            "second (Linux 6.18). The numbers of hosts become wrong, and a quota may stop a host because of another host's data",
+            "second (Linux 6.18). The counted bytes become wrong, and a quota may stop a host because of another host's data",
             "without balancing, free space fragments; without simple quotas, no quota applies",
             (f"{backupd(site, 'quota disable')}   # or: systemctl disable --now {timer}",),
         )
@@ -84,7 +86,7 @@ def _quotas(facts: DoctorFacts) -> Iterator[Finding]:
             "quotas",
             "warning",
             f"btrfs-progs {version} cannot check or repair this filesystem, which has had simple quotas",
-            "the program that repairs a damaged filesystem must be there before it is needed",
+            "the program that repairs a damaged filesystem must be installed before it is needed",
             "none: a newer btrfs-progs works with older kernels too",
             ("# install btrfs-progs 6.7 or later, from backports or a newer release",),
         )
@@ -115,7 +117,7 @@ _ENDS = "when metadata needs another block group and none can be allocated, all 
 
 
 def _left_remedy(facts: DoctorFacts) -> Remedy:
-    why = "without it the pool cannot be mounted; the `--fix room` that added it was stopped before it removed it"
+    why = "without the temporary device the pool cannot be mounted; a stopped `--fix room` left it in the pool"
     return Remedy(why, "low; do not detach the device before this has ended", (backupd(facts.site, _FIX_ROOM),))
 
 
@@ -154,7 +156,7 @@ def _room(facts: DoctorFacts) -> Iterator[Finding]:
 
 def _used(facts: DoctorFacts) -> Iterator[Finding]:
     yield from _too_full(
-        facts, health.USED, "this is the limit of [notify] used_limit; below [pool] min_free of free space no transfer starts"
+        facts, health.USED, "more than [notify] used_limit is used; below [pool] min_free of free space no transfer starts"
     )
 
 
@@ -188,7 +190,7 @@ def _fill(facts: DoctorFacts) -> tuple[str, ...]:
     new = " ".join(f"/dev/NEW{number or ''}" for number in range(needed - len(space)))
     return (
         f"btrfs-balancer run {pool} --policy usage --fill {devid} --min-unallocated 0   # device {devid} is empty",
-        f"# or: btrfs device add {new} {pool}   # a chunk needs space on {counted(needed, 'device')}, {len(space)} has it",
+        f"# or: btrfs device add {new} {pool}   # a chunk needs space on {counted(needed, 'device')}, here on {len(space)}",
     )
 
 
@@ -216,7 +218,7 @@ def _reclaim(facts: DoctorFacts) -> Iterator[Finding]:
         f"the kernel balances data block groups by itself ({words}){', and so does btrfs-balancer' if site.own_balance else ''}",
         "the kernel chooses block groups by how full they are, not by their fragmentation: it moves data unnecessarily, and the "
         "same data as btrfs-balancer",
-        "none while btrfs-balancer is used; it applies until the filesystem is mounted again",
+        "none while btrfs-balancer is used; the change applies until the filesystem is mounted again",
         (),
         tuple(WriteSysfs(file, "0") for file in fs.reclaim),
     )

@@ -105,7 +105,7 @@ def _cache(facts: DoctorFacts) -> Iterator[Finding]:
 def _write_through(layer: Layer) -> tuple[str, ...]:
     if layer.kind == "bcache":
         return (f"echo writethrough > /sys/block/{layer.name}/bcache/cache_mode",)
-    return ("lvs -a -o +cache_mode   # which mode it has", "lvchange --cachemode writethrough VG/LV   # if it is writeback")
+    return ("lvs -a -o +cache_mode   # shows the mode", "lvchange --cachemode writethrough VG/LV   # if it is writeback")
 
 
 def _no_healing(facts: DoctorFacts) -> Iterator[Finding]:
@@ -241,10 +241,10 @@ def _dup_metadata(facts: DoctorFacts) -> Iterator[Finding]:
     yield diagnosis(
         "dup-metadata",
         "warning" if is_redundant else "note",
-        f"metadata is stored twice (DUP), and {below} below {'has' if is_redundant else 'mostly has'} redundancy of its own",
+        f"metadata is stored twice (DUP), and {below} below {'has' if is_redundant else 'usually has'} redundancy of its own",
         "snapshots, expiry and balance mostly change metadata, and write it twice",
-        "without a second copy, btrfs finds damage by the storage below but cannot repair it. Keep DUP if you do not trust that "
-        "storage, or if it is not redundant",
+        "without a second copy, btrfs finds damage caused by the storage below but cannot repair it. Keep DUP if you do not trust "
+        "that storage, or if it is not redundant",
         (balance(facts, "-f", filters(fs, "metadata", "convert=single")),),
     )
 
@@ -258,7 +258,7 @@ def _mixed_profiles(facts: DoctorFacts) -> Iterator[Finding]:
             yield diagnosis(
                 "profiles",
                 "warning",
-                f"{kind} is stored in more than one way: {', '.join(profiles)}",
+                f"{kind} has more than one profile: {', '.join(profiles)}",
                 "a conversion was interrupted, or the pool was written to while a device was missing: a part has less redundancy "
                 "than the rest",
                 "low; that part is rewritten",
@@ -291,7 +291,7 @@ def _checksum(facts: DoctorFacts) -> Iterator[Finding]:
         "note",
         f"checksums are {fs.checksum}, calculated by {fs.checksum_driver} without processor instructions for it",
         "data is checksummed when written and each time it is read; scrub and backups of large files wait for it",
-        "another checksum algorithm needs a new filesystem (mkfs.btrfs); to load the faster kernel module does not",
+        "another checksum algorithm needs a new filesystem (mkfs.btrfs). Loading the faster kernel module does not",
         (f"grep -A1 'name *: {fs.checksum}' /proc/crypto   # does this kernel have a faster driver?",),
     )
 

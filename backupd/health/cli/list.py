@@ -65,19 +65,19 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
         if host is not None:
             require_host_or_folder(state, host)
         if as_json:
-            stream_json(objects(_columns(state), _as_they_are(state, state.catalogue.backups(host))))
+            stream_json(objects(_columns(state), _with_killed_as_partial(state, state.catalogue.backups(host))))
             return 0
         every = host or everything
         now_latest = latest(state.clock.now())
         backups: Iterable[Backup] = state.catalogue.backups(host) if every else state.catalogue.newest_backups(now_latest)
-        shown = list(_as_they_are(state, backups))
+        shown = list(_with_killed_as_partial(state, backups))
         click.echo(listing(_columns(state), shown) if shown else _NONE[state.lost])
         if shown and not every:
-            print_wrapped("Only the newest of each host: `backupd list HOST`, or --all, shows the others.")
+            print_wrapped("Only the newest backup of each host is shown: `backupd list HOST` or --all shows the others.")
     return 0
 
 
-def _as_they_are(state: ShownState, backups: Iterable[Backup]) -> Iterator[Backup]:
+def _with_killed_as_partial(state: ShownState, backups: Iterable[Backup]) -> Iterator[Backup]:
     """Shows the backup of a killed run as partial, before the next run has recorded that."""
     alive = {run.host for run in state.catalogue.unfinished_runs() if start_time(run.pid) == run.pid_started}
     for backup in backups:

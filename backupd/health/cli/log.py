@@ -98,8 +98,8 @@ def _action_line(action: UserAction) -> str:
 
 
 def _outcome(run: Run) -> str:
-    """Returns the run's outcome. A run without an outcome is running or was killed, and so may be one that was found to be killed
-    since.
+    """Returns the recorded outcome; `running` or `killed` for a run without an outcome, or with one that was recorded after it was
+    killed.
     """
     if run.outcome and not run.killed:
         return run.outcome
@@ -167,6 +167,6 @@ def _show(run: Run, width: int, deleted: Mapping[str, str | None] | None) -> Non
         fate = f"deleted {recorded_time(deleted['at'])}" if deleted["at"] else "has expired"
         why = f": {printable(deleted['why'])}" if deleted["why"] else ""
         by = f" by {printable(deleted['by'])}" if deleted["by"] else ""
-        print_wrapped(f"    {run.backup} {fate}, asked for {recorded_time(deleted['asked'] or '')}{by}{why}", "      ")
+        print_wrapped(f"    {run.backup} {fate}, requested {recorded_time(deleted['asked'] or '')}{by}{why}", "      ")
     for line in run.last_lines:
         print_wrapped(f"    | {printable(line)}", "    |   ")

@@ -82,19 +82,21 @@ class LastLook:
         """Prints it; nothing if everything is known and the configuration is valid."""
         faults = self.reporting.faults
         for fault in faults[:_MOST]:
-            _say("configuration", fault)
+            _print_line("configuration", fault)
         if len(faults) > _MOST:
-            _say("configuration", f"{len(faults) - _MOST:,} more mistakes; `backupd check` lists them")
+            _print_line("configuration", f"{len(faults) - _MOST:,} more mistakes; `backupd check` lists them")
         if self.reporting.kept:
-            _say("configuration", f"the following is based on the last valid configuration, {local_time(self.reporting.kept)}")
+            _print_line(
+                "configuration", f"the following is based on the last valid configuration, {local_time(self.reporting.kept)}"
+            )
         if self.error:
             looked = self._pool_looked()
             last = f"; the pool was last readable {local_time(looked)}" if looked else ""
-            _say("unknown", f"{self.error.message}{last}")
+            _print_line("unknown", f"{self.error.message}{last}")
         if self.is_old and self.checked and self.now:
             ago = format_duration((self.now - self.checked.looked).total_seconds())
             unit = f"btrkeep-news@{self.reporting.config.name}.timer"
-            _say(
+            _print_line(
                 "unknown", f"alarms were last checked {local_time(self.checked.looked)}, {ago} ago; check `systemctl status {unit}`"
             )
 
@@ -109,7 +111,7 @@ class LastLook:
         return self.checked.pool_looked if self.checked else None
 
 
-def _say(topic: str, text: str) -> None:
+def _print_line(topic: str, text: str) -> None:
     print_wrapped(f"{click.style(f'{topic}:', fg='red', bold=True)} {printable(text)}")
 
 
@@ -206,7 +208,7 @@ class _StatusSources:
     catalogue: Catalogue
     """The catalogue."""
     moment: datetime
-    """When."""
+    """The time of the status."""
     pool: Pool | None = None
     """The pool; None if it cannot be read."""
     lost: bool = False
@@ -258,7 +260,7 @@ class _Status:
     synchronised: bool | None
     """True if the clock is synchronised; None: unknown."""
     overall: Overall | None
-    """The verdict; None: only some hosts were asked about."""
+    """The verdict; None: the status is only about some hosts."""
 
     @property
     def command(self) -> str:

@@ -71,7 +71,7 @@ def _oldest(group: Sequence[HostStatus]) -> float | None:
 
 
 def _group_remark(group: Sequence[HostStatus]) -> str:
-    others = f"; the same with {names_in_words([printable(status.host) for status in group])}" if len(group) > 1 else ""
+    others = f"; these hosts: {names_in_words([printable(status.host) for status in group])}" if len(group) > 1 else ""
     return f"{_remark(group[0])}{others}"
 
 
@@ -92,7 +92,9 @@ def show_copies(copies: Sequence[CopyStatus[CopySettings]], fetching: Mapping[st
         click.echo(f"fetching: {name}: {running_words(running)}")
     for copy in copies:
         lines = [f"{host_behind.host}: {host_behind.error}" for host_behind in copy.behind]
-        lines += [f"{host_lag.host}: no longer listed there; its newest copy is {host_lag.newest}" for host_lag in copy.gone]
+        lines += [
+            f"{host_lag.host}: no longer listed by the other server; its newest copy is {host_lag.newest}" for host_lag in copy.gone
+        ]
         for line in lines[:_MOST_BEHIND]:
             click.echo(f"{copy.replica.name}: {printable(line)}")
         if len(lines) > _MOST_BEHIND:
@@ -113,7 +115,7 @@ def show_lags(copies: Sequence[CopyStatus[CopySettings]], host: str | None = Non
     columns: tuple[Column[tuple[str, HostLag]], ...] = (
         Column("", lambda row: row[0], "COPY"),
         Column("", lambda row: row[1].host, "HOST"),
-        Column("", lambda row: row[1].newest, "NEWEST IN BOTH"),
+        Column("", lambda row: row[1].newest, "NEWEST COPY"),
         Column("", lambda row: row[1].age, "AGE", format_duration, right=True),
         Column("", lambda row: row[1].gone, "REMARK", lambda is_gone: "no longer listed" if is_gone else ""),
     )
@@ -124,8 +126,8 @@ def _copy_remark(copy: CopyStatus[CopySettings]) -> str:
     if copy.error:
         return printable(copy.error)
     if copy.session and copy.session.newest and copy.is_stale:
-        return f"the newest backup there began {local_time(copy.session.newest)}"
-    return "fetches from here" if copy.replica.kind == FETCHED_BY else ""
+        return f"the newest copied backup began {local_time(copy.session.newest)}"
+    return "fetches from this pool" if copy.replica.kind == FETCHED_BY else ""
 
 
 def show_drills(drills: DrillStatus) -> None:
@@ -137,7 +139,7 @@ def show_drills(drills: DrillStatus) -> None:
         print_wrapped(click.style("no restore was ever proven", fg="yellow") + ": `backupd drill` tests one")
     for drill in drills.failed[:_MOST_BEHIND]:
         click.echo(click.style("drill failed: ", fg="red") + printable(failure_words(drill)))
-        print_wrapped(f"when that is corrected: `backupd drill {repeat_arguments(drill)}`")
+        print_wrapped(f"correct the cause, then repeat the drill: `backupd drill {repeat_arguments(drill)}`")
 
 
 def show_verification(states: Mapping[VerificationState, int]) -> None:
@@ -276,7 +278,7 @@ def _copy_columns(fetching: Mapping[str, RunningFetch]) -> tuple[Column[CopyStat
         Column("behind", lambda copy: [asdict(host_behind) for host_behind in copy.behind]),
         Column("lag", lambda copy: [_lag_fields(lag) for lag in copy.lags]),
         Column("running", running),
-        Column(header="LAST TIME", cell=_last_time),
+        Column(header="LAST TRANSFER", cell=_last_time),
         Column(header="REMARK", cell=_copy_remark),
     )
 

@@ -125,7 +125,7 @@ def _unread_lines(done: ScrubResult) -> Iterator[str]:
     for unread in done.unread:
         yield unread_words(unread)
     if done.redundancy is None:
-        yield "the number of good copies could not be read: `backupd check` shows what is missing for it"
+        yield "the number of good copies could not be read: `backupd check` shows why"
     elif done.unread or done.redundancy.reduced:
         yield f"redundancy: {redundancy_words(done.redundancy)}"
 
@@ -140,7 +140,7 @@ def _damage_lines(damage: ScrubDamage | None) -> Iterator[str]:
         )
     if damage.elsewhere:
         places = ", ".join(str(vaddr) for vaddr in damage.elsewhere[:_SHOWN])
-        yield f"{counted(len(damage.elsewhere), 'place')} with data of no finished backup, at {places}"
+        yield f"{counted(len(damage.elsewhere), 'damaged address')} with data of no finished backup: {places}"
     if damage.unnamed:
         why = f" ({damage.why})" if damage.why else ""
         count = counted(damage.unnamed, "error")

@@ -98,16 +98,24 @@ def _sample(text: str) -> int | float:
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """What to read or do; `sample` is a number of files, or a share."""
+    """The options of the command."""
 
     sample: int | float
+    """A number of files, or a share."""
     seconds: float | None
+    """No file is started after this many seconds; None: no limit."""
     pace: float | None
+    """The share of the time in which processes may wait for I/O; None: no limit."""
     against_source: bool
+    """True to compare with the hosts."""
     after_crash: bool
+    """True to read only backups in doubt after a crash."""
     clean_stop: bool
+    """True to record that this server is shut down properly."""
     dry_run: bool
+    """True to read nothing."""
     as_json: bool
+    """True for JSON."""
 
 
 @click.command("verify")
@@ -133,7 +141,7 @@ class VerifyOptions:
 @json_option
 @pass_context
 def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
-    """Read the files of backups from the disk, and compare them with their checksums from the last time.
+    """Read the files of backups from the disk, and compare them with their recorded checksums.
 
     Without arguments it reads all backups of all hosts, otherwise those of each HOST, or each HOST@BACKUP. Those not verified for
     the longest time come first. A file that several backups share is read once. The first time a file is read, its checksum is
@@ -148,15 +156,18 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
     With --against-source, rsync compares checksums with the host. If a file has the same size and time but different content, it is
     damaged in the backup, or was changed on the host and given its old time. The next run fetches it again.
 
-    Exit status 0: nothing is damaged or altered; 1: a file or backup is, or a backup could not be read, or not be compared with its
-    seal; 3: another verify is running.
+    Exit status 0: nothing is damaged or altered; 1: a file or backup is damaged or altered, or a backup could not be read, or
+    not be compared with its seal; 3: another verify is running.
     """
     given = VerifyOptions(**options)
     with opened(ctx, writes=not given.dry_run) as context:
         context.config.require_section("verify")
         if given.against_source:
             if given.pace is not None:
-                raise UsageError("--pace is not for --against-source", "`bandwidth` in [backup] limits it")
+                raise UsageError(
+                    "--pace and --against-source exclude each other",
+                    "leave --pace out; `bandwidth` in [backup] limits the transfer",
+                )
             return compare_hosts(
                 context, which, SourceScope(given.sample, given.seconds), dry_run=given.dry_run, as_json=given.as_json
             )
@@ -168,12 +179,12 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
         if given.after_crash and which:
             raise UsageError("--after-crash takes no HOST", "`backupd verify HOST` reads all of its backups")
         if given.after_crash and given.dry_run:
-            return _say_in_doubt(context, given.as_json)
+            return _print_in_doubt(context, given.as_json)
         chosen = (
             [] if given.after_crash else sorted(_chosen(context, which), key=lambda pair: (_last(pair[1], moment), pair[0].name))
         )
         if given.dry_run:
-            return _say_plan(chosen, given.as_json)
+            return _print_plan(chosen, given.as_json)
         run = _VerifyRun(context, VerifyProgress(is_shown=not given.as_json), given)
         with (
             take_lock(context.pool.locks / VERIFY_LOCK, "backupd verify", format_time(moment)),
@@ -189,11 +200,11 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
             commit(context.pool.path)  # a manual change that is still in memory is not in a transaction yet
             if (changed := check_seals(context.pool, context.catalogue, format_time(moment))) and not given.as_json:
                 print_wrapped(str(changed))
-            _tell_catalogue(context, chosen)
-            run.tell_altered([backup for backup, _ in chosen])
+            _update_catalogue(context, chosen)
+            run.print_altered([backup for backup, _ in chosen])
             run.read([backup for backup, _ in chosen], moment, own)
             if not given.after_crash:
-                run.tell_unreadable([argument for argument in which if "@" not in argument] if which else hosts_of(context.pool))
+                run.print_unreadable([argument for argument in which if "@" not in argument] if which else hosts_of(context.pool))
             own.forget()
             came_forward = not chosen or any(verify_pass.count.files for verify_pass in run.passes)
             attempt.end(AttemptOutcome.DONE if came_forward else AttemptOutcome.UNFINISHED, "no file was read")
@@ -265,10 +276,10 @@ class _VerifyRun:
             self.progress.clear()
             self._add(backup, done)
 
-    def tell_altered(self, backups: Sequence[Restorable]) -> None:
+    def print_altered(self, backups: Sequence[Restorable]) -> None:
         """Prints the changes in backups that were changed after they were final, and which could not be compared with their seals.
 
-        A running backup of the host keeps `check_seals` from looking, so this compares once more, and needs no lock.
+        A running backup of the host keeps `check_seals` from checking, so this compares once more, and needs no lock.
         """
         notes_of, seals_of = cache(read_notes), cache(read_seals)
         for backup in backups:
@@ -284,13 +295,13 @@ class _VerifyRun:
             except OSError as error:
                 problem = f"{error.strerror}; check the kernel's messages (dmesg), then run this again"
             if is_altered:
-                self._tell_changes(backup, [os.fsdecode(path) or "." for path in paths], problem)
+                self._print_changes(backup, [os.fsdecode(path) or "." for path in paths], problem)
             elif problem:
                 self.not_compared.append({"host": backup.host, "name": backup.name, "why": problem})
                 message = f"{printable(backup.host)}@{backup.name} could not be compared with its seal, so it may be altered"
                 print_error(OperatorError(message, problem))
 
-    def _tell_changes(self, backup: Restorable, names: list[str], problem: str) -> None:
+    def _print_changes(self, backup: Restorable, names: list[str], problem: str) -> None:
         self.altered.append({"host": backup.host, "name": backup.name, "paths": names})
         if self.given.as_json:
             return
@@ -303,8 +314,8 @@ class _VerifyRun:
         if problem:
             print_wrapped(f"  the list may be incomplete: {problem}")
 
-    def tell_unreadable(self, hosts: Sequence[str]) -> None:
-        """Prints the backups of which nothing can be read, not even their records."""
+    def print_unreadable(self, hosts: Sequence[str]) -> None:
+        """Prints the backups that cannot be read at all, not even their records."""
         for host, name in unreadable_backups(self.context.pool, hosts):
             self.passes[-1].note_unreadable(host, name)
             self.unreadable += 1
@@ -318,7 +329,7 @@ class _VerifyRun:
         is_altered = any((row["host"], row["name"]) == (backup.host, backup.name) for row in self.altered)
         self.read_backups.append(_fields(backup, done, is_altered=is_altered))
         if not self.given.as_json:
-            _say(backup, done)
+            _print_backup(backup, done)
 
     def report(self) -> int:
         """Prints the totals. Returns the exit status."""
@@ -338,7 +349,7 @@ class _VerifyRun:
         return self.cancellation.exit_status(Exit.ATTENTION if is_bad else Exit.OK)
 
 
-def _say_in_doubt(context: PoolContext, as_json: bool) -> int:
+def _print_in_doubt(context: PoolContext, as_json: bool) -> int:
     record = boot_record(context.pool, context.catalogue, context.clock.now(), context.config.verify.after_crash)
     backups = [{"host": host, "name": name} for host, name in sorted(record.unread)]
     text = (f"{printable(backup['host'])} {backup['name']}: written just before a crash, and not read since" for backup in backups)
@@ -352,7 +363,7 @@ def _chosen(context: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorab
     return [(backup, verifications[backup.host].get(backup.name)) for backup in restorables]
 
 
-def _tell_catalogue(context: PoolContext, chosen: list[tuple[Restorable, Verification | None]]) -> None:
+def _update_catalogue(context: PoolContext, chosen: list[tuple[Restorable, Verification | None]]) -> None:
     """Updates the catalogue from earlier results, because a killed `verify` may not have written the rows."""
     rows = [verified_row(backup.host, backup.name, verification) for backup, verification in chosen if verification]
     recorded = {host: context.catalogue.verifications(host) for host in {row.host for row in rows}}
@@ -373,7 +384,7 @@ def _fields(backup: Restorable, verification: Verification | None, *, is_altered
     return {"host": backup.host, "name": backup.name, "state": str(state), **verification_fields(verification)}
 
 
-def _say_plan(chosen: list[tuple[Restorable, Verification | None]], as_json: bool) -> int:
+def _print_plan(chosen: list[tuple[Restorable, Verification | None]], as_json: bool) -> int:
     def text() -> Iterator[str]:
         for backup, verification in chosen:
             last = f"last read {local_time(verification.at)}" if verification else "never read"
@@ -382,7 +393,7 @@ def _say_plan(chosen: list[tuple[Restorable, Verification | None]], as_json: boo
     return print_answer([_fields(*pair) for pair in chosen], text(), as_json=as_json)
 
 
-def _say(backup: Restorable, verification: Verification) -> None:
+def _print_backup(backup: Restorable, verification: Verification) -> None:
     whole = "" if verification.is_over else ", in part"
     name, read = f"{printable(backup.host)} {backup.name}", counted(verification.read, "file")
     head = f"{name}: {read} read, {verification.compared:,} compared{whole}"
