@@ -15,7 +15,6 @@ from web.source import RequestContext
 
 _BAD = (DEVICES, ROOM, FAILURE)
 _ORDER = (*_BAD, SUSPECT, SILENT, SERVICE)
-_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +41,6 @@ class OpenAlarm:
     """What to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class AlarmGroup:
-    """Alarms of one kind that need the same action."""
-
-    what: str
-    """Their kind."""
-    tone: str
-    """bad or warn."""
-    words: str
-    """What to do."""
-    page: str
-    """The page for it."""
-    count: int
-    """Number of alarms."""
-    first: tuple[OpenAlarm, ...]
-    """Some of them."""
-
-
 def open_alarms(source: RequestContext, viewer: Viewer) -> tuple[OpenAlarm, ...]:
     """Returns the open alarms that the viewer may see: the worst kind first, then the oldest."""
     return visible_alarms(active_alarms(source), viewer, source.settings.pool, "" if viewer.limited else source.config.call)
@@ -80,17 +61,6 @@ def visible_alarms(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str, call:
         if (viewer.may_see(open_alarm.host) if open_alarm.host is not None else not viewer.limited)
     ]
     return tuple(sorted(mine, key=lambda open_alarm: (_place(open_alarm.what), open_alarm.since, open_alarm.subject)))
-
-
-def grouped(alarms: Iterable[OpenAlarm]) -> tuple[AlarmGroup, ...]:
-    """Keeps the order, and groups alarms of one kind: if the network fails, 500 hosts fail together."""
-    by_kind: dict[tuple[str, str], list[OpenAlarm]] = {}
-    for alarm in alarms:
-        by_kind.setdefault((alarm.what, alarm.advice.words), []).append(alarm)
-    return tuple(
-        AlarmGroup(event, members[0].tone, words, members[0].advice.page, len(members), tuple(members[:_SHOWN]))
-        for (event, words), members in by_kind.items()
-    )
 
 
 def _place(event: str) -> int:

@@ -15,15 +15,14 @@ from btrkeep.decisions.schedule import SCHEDULE_FACT, StoredSchedule, stored_sch
 from btrkeep.decisions.verification import last_reads, verification_sentence
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration
-from web.alarms import OpenAlarm, grouped, open_alarms
+from web.alarms import OpenAlarm, open_alarms
 from web.api import STATE, ApiRequest, Endpoint
 from web.copies import copies, in_a_sentence
 from web.hosts import data as hosts
 from web.hosts import night_sum
-from web.hosts.data import bad_backups
 from web.hosts.night_sum import NightSum
 from web.mapping import from_row
-from web.page_verdict import overall, page_of_problem
+from web.page_verdict import Problem, notified_by, overall, page_of_problem, problems
 from web.pool.data import Outlook, PoolHealth, outlooks, pool_health, trend
 from web.pool.page import painter
 from web.running import RunningNow, alive_runs, running
@@ -136,10 +135,12 @@ class Overview:
     """Whether the user is limited to some hosts."""
     verdict: ShownVerdict
     """The verdict about all of this."""
+    problems: tuple[Problem, ...]
+    """The problems of the verdict, a line for each cause: the worst first."""
     proven: str
     """The last proven restore, in one sentence; "": there is none."""
     verified: str
-    """When data of the hosts was last verified, and the damage found, in one sentence; "": never."""
+    """When data of the hosts was last verified, in one sentence; "": never. Damaged backups are in `problems`."""
     copies: str
     """The copies in other pools and from them, in one sentence; "": there are none."""
 
@@ -166,6 +167,7 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
         alarms=alarms,
         limited=viewer.limited,
         verdict=_verdict(source, viewer),
+        problems=problems(source, viewer),
         proven=_proven(source, viewer),
         verified=_verified(source, viewer),
         copies=in_a_sentence(copies(source, viewer)),
@@ -270,11 +272,9 @@ def pool_summary(source: RequestContext) -> PoolSummary | None:
 
 def _verified(source: RequestContext, viewer: Viewer) -> str:
     catalogue, now = source.catalogue, source.now
-    looks, damaged = source.cached(
-        ("looks",), lambda: (last_reads(catalogue, catalogue.oldest_backups(), now), catalogue.unrepaired_files())
-    )
+    looks = source.cached(("looks",), lambda: last_reads(catalogue, catalogue.oldest_backups(), now))
     mine = {host: last for host, last in looks.items() if viewer.may_see(host)}
-    return verification_sentence(mine, sum(viewer.may_see(host) for host, _ in damaged), source.now)
+    return verification_sentence(mine, 0, source.now)  # the damaged backups are among the problems
 
 
 def _proven(source: RequestContext, viewer: Viewer) -> str:
@@ -307,21 +307,44 @@ def index() -> str:
     return render_template(
         "overview/overview.html",
         page=current,
+        now=_present(here, who),
         nights=current.nights,
         running=current.running,
-        alarms=grouped(current.alarms),
-        is_known=current.alarms_looked is not None,
-        damaged=sum(1 for host, count in bad_backups(here).items() if count.damaged and who.may_see(host)),
-        disabled=sum(1 for row in hosts.visible_to(who, hosts.every_row(here)) if hosts.is_disabled(row)),
         chart=space_chart(here) if current.pool else None,
         picture=_picture(here) if current.pool else None,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The top of the page: the verdict, the tiles, and the list of problems."""
+
+    verdict: ShownVerdict
+    """The verdict."""
+    problems: tuple[Problem, ...]
+    """The problems."""
+    tiles: tuple[tuple[str, str, int], ...]
+    """Of each tile the state or flag of its filter, the state in whose colour it is, and the number of hosts."""
+    total: int
+    """Number of hosts."""
+    by: str
+    """The kinds of services that get alarms; "": none, or unknown."""
+    has_no_service: bool
+    """Whether no service gets alarms."""
+
+
+def _present(here: RequestContext, who: Viewer) -> Present:
+    rows = hosts.visible_to(who, hosts.every_row(here))
+    states = [(state, state, count) for state, count in hosts.state_counts(rows)]
+    flags = [(flag, "disabled" if flag == "disabled" else "bad", count) for flag, count in hosts.flag_counts(here, rows)]
+    no_service = not who.limited and here.config.services == ()
+    return Present(_verdict(here, who), problems(here, who), (*states, *flags), len(rows), notified_by(here), no_service)
+
+
 @blueprint.get("/overview/verdict")
 def verdict() -> str:
-    """Returns the verdict, for the page to refresh."""
-    return render_template("overview/verdict.html", verdict=_verdict(source(), viewer()))
+    """Returns the verdict with the tiles and the problems, for the page to refresh."""
+    return render_template("overview/present.html", now=_present(source(), viewer()))
 
 
 @blueprint.get("/overview/night")

@@ -1,13 +1,35 @@
-"""The verdict about everything that a viewer may see: on every page as its icon, and on the overview as a banner."""
+"""The verdict about everything that a viewer may see, on every page as its icon and on the overview as a banner; and the list of
+problems below it, which has a line for each cause.
+"""
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import quote
 
-from btrkeep.decisions.findings import CATALOGUE, CHECKS, SCHEDULE, UNUSABLE, PoolVerdict
-from btrkeep.decisions.overall import Overall, OverallFacts, judge
-from btrkeep.decisions.verification import read_in_doubt
+from btrkeep.catalogue import StoredAlarm
+from btrkeep.catalogue import model_alarm as kinds
+from btrkeep.decisions.alarm_advice import command_for
+from btrkeep.decisions.copy_status import CopyState, age_words
+from btrkeep.decisions.findings import CATALOGUE, CHECKS, NOTE, OK, SCHEDULE, UNUSABLE, PoolVerdict
+from btrkeep.decisions.overall import (
+    ALARM_OF_CHECK,
+    NEVER,
+    NEVER_COPIED,
+    PROBLEM_STATES,
+    Overall,
+    OverallFacts,
+    ProblemCount,
+    alarm_kind,
+    judge,
+    overdue_hosts,
+)
+from btrkeep.decisions.verification import in_doubt_words, read_in_doubt
 from btrkeep.serving.viewer import Viewer
-from web.alarms import active_alarms
-from web.copies import copies
+from btrkeep.units import counted
+from web.alarms import OpenAlarm, active_alarms, visible_alarms
+from web.copies import ReplicaView, copies
 from web.hosts import data as hosts
 from web.pool.data import pool_health
 from web.source import RequestContext
@@ -16,49 +38,324 @@ EVERYTHING = Viewer("", "viewer")
 """For numbers that have no viewer."""
 
 _PAGES = {
-    **{state: f"hosts?state={state}" for state in ("failing", "suspect", "late", "unknown", "damaged", "altered")},
+    **{state: f"hosts?state={state}" for state in (*PROBLEM_STATES, "damaged", "altered")},
     "copy-failing": "copies",
     "copy-late": "copies",
+    NEVER_COPIED: "copies",
     **dict.fromkeys(CHECKS, "pool"),
     SCHEDULE: "doctor",
     UNUSABLE: "doctor",
     CATALOGUE: "doctor",
 }
+_SHOWN = 5
+"""Hosts and details of a line of the list."""
 
 
 def page_of_problem(kind: str) -> str:
     """Returns the address of the page that shows problems of this kind."""
-    return f"/{_PAGES.get(kind, '#alarms-title')}"
+    return f"/{_PAGES.get(kind, '#problems')}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Unchecked:
+    """Something that could not be checked, beside the checks of the pool."""
+
+    words: str
+    """A few words, for the verdict."""
+    text: str
+    """What that means."""
+    since: datetime | None
+    """When it was last known; None: unknown."""
+    command: str = ""
+    """What to type; "": nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The verdict, and all that it is about."""
+
+    overall: Overall
+    """The verdict."""
+    facts: OverallFacts
+    """Its facts."""
+    unchecked: tuple[_Unchecked, ...]
+    """Those of `facts.unchecked`, with more words."""
 
 
 def overall(source: RequestContext, viewer: Viewer) -> Overall:
     """Returns the verdict; cached between requests, separately for each limit of hosts."""
-    return source.cached(("overall", viewer.hosts), lambda: _overall(source, viewer))
+    return _judged(source, viewer).overall
 
 
-def _overall(source: RequestContext, viewer: Viewer) -> Overall:
-    rows = hosts.visible_to(viewer, hosts.every_row(source))
+def _judged(source: RequestContext, viewer: Viewer) -> _Judged:
+    return source.cached(("overall", viewer.hosts), lambda: _judge(source, viewer))
+
+
+def _judge(source: RequestContext, viewer: Viewer) -> _Judged:
+    rows = [row for row in hosts.visible_to(viewer, hosts.every_row(source)) if row.enabled]
     bad = [count for host, count in hosts.bad_backups(source).items() if viewer.may_see(host)]
+    health, alarms = pool_health(source), active_alarms(source)
+    unchecked = tuple(_unchecked(source, viewer))
+    in_doubt = None if viewer.limited else read_in_doubt(source.catalogue)
     facts = OverallFacts(
-        Counter(row.state for row in rows if row.enabled),
+        Counter(row.state for row in rows),
         damaged=sum(count.damaged for count in bad),
         altered=sum(count.altered for count in bad),
-        unchecked=("the catalogue cannot be used",) if source.problem else (),
+        pool=PoolVerdict() if viewer.limited else PoolVerdict(health.findings, health.unlooked),
+        copies=() if viewer.limited else [replica.state for replica in copies(source, viewer).replicas if replica.state],
+        in_doubt=len(in_doubt.backups) if in_doubt else 0,
+        alarms=[alarm for alarm in alarms if not viewer.limited or (alarm.host is not None and viewer.may_see(alarm.host))],
+        unchecked=[member.words for member in unchecked],
+        now=source.now,
+        alarms_checked=health.looked,
+        never=[row.host for row in rows if row.state == NEVER],
     )
-    if viewer.limited:
-        return judge(facts)
-    health, in_doubt = pool_health(source), read_in_doubt(source.catalogue)
-    return judge(
-        OverallFacts(
-            facts.states,
-            damaged=facts.damaged,
-            altered=facts.altered,
-            unchecked=facts.unchecked,
-            pool=PoolVerdict(health.findings, health.unlooked),
-            copies=[replica.state for replica in copies(source, viewer).replicas if replica.state],
-            in_doubt=len(in_doubt.backups) if in_doubt else 0,
-            alarms=active_alarms(source),
-            now=source.now,
-            alarms_checked=health.looked,
+    return _Judged(judge(facts), facts, unchecked)
+
+
+def _unchecked(source: RequestContext, viewer: Viewer) -> Iterator[_Unchecked]:
+    """A viewer who is limited to hosts sees no names of files or of the pool."""
+    doctor = "" if viewer.limited else command_for("backupd doctor", source.config.name, source.config.call)
+    if source.problem:
+        since, reason = source.problem
+        text = "this page is not up to date" + ("" if viewer.limited else f": {reason}")
+        yield _Unchecked("the catalogue cannot be used", text, since, doctor)
+    if viewer.limited and (health := pool_health(source)).fault:
+        yield _Unchecked("the pool cannot be read", "the administrator can see why", health.pool_looked)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A line of the list of problems: hosts, backups, copies or alarms with the same cause."""
+
+    kind: str
+    """A word for programs, as in the verdict."""
+    level: str
+    """error, warning or unknown."""
+    count: int
+    """Number of hosts, backups, copies or alarms. The lines of one kind add up to the number in the verdict."""
+    words: str
+    """A few words: `10 hosts failing`."""
+    cause: str
+    """Why; "": see `details`."""
+    since: datetime | None
+    """When the first of them began; null: unknown."""
+    alarms: int
+    """Number of its open alarms."""
+    told: int
+    """Number of those that were sent."""
+    last_told: datetime | None
+    """When one of them was last sent; null: none was."""
+    hosts: tuple[str, ...]
+    """The first hosts."""
+    more: int
+    """Number of further hosts or details."""
+    details: tuple[str, ...]
+    """What was found, one text each. They may come from files and programs."""
+    advice: str
+    """What to do, with commands between backquotes."""
+    command: str
+    """What to type; "": nothing, or it is in the advice."""
+    page: str
+    """The page that shows them."""
+
+
+def problems(source: RequestContext, viewer: Viewer) -> tuple[Problem, ...]:
+    """Returns a line for each cause of each problem of the verdict, in its order; of one kind the most frequent cause first. Cached
+    between requests, separately for each limit of hosts.
+    """
+    return source.cached(("problems", viewer.hosts), lambda: tuple(_ProblemList(source, viewer).lines()))
+
+
+class _ProblemList:
+    """Makes the lines, from the facts of the verdict."""
+
+    def __init__(self, source: RequestContext, viewer: Viewer) -> None:
+        self._source, self._viewer, self._judged = source, viewer, _judged(source, viewer)
+        call = "" if viewer.limited else source.config.call
+        self._stored = [*self._judged.facts.alarms]
+        shown = visible_alarms(self._stored, viewer, source.settings.pool, call)
+        self._shown = {(alarm.what, alarm.subject): alarm for alarm in shown}
+        self._bad_hosts = {host: bad for host, bad in hosts.bad_backups(source).items() if viewer.may_see(host)}
+
+    def lines(self) -> Iterator[Problem]:
+        """Yields all lines."""
+        unchecked = iter(self._judged.unchecked)
+        for problem in self._judged.overall.problems:
+            if problem.kind in PROBLEM_STATES:
+                yield from self._of_hosts(problem)
+            elif problem.kind in ("damaged", "altered"):
+                yield self._of_bad_backups(problem)
+            elif problem.kind.startswith("copy-"):
+                yield self._of_copies(problem)
+            elif problem.kind in CHECKS:
+                yield self._of_pool(problem)
+            elif problem.kind == "unchecked":
+                yield self._of_unchecked(problem, unchecked)
+            elif problem.kind == "in-doubt":
+                yield self._of_doubt(problem)
+            else:
+                yield self._of_alarms(problem)
+
+    def _of_hosts(self, problem: ProblemCount) -> Iterator[Problem]:
+        """Yields a line for each cause, the most frequent first."""
+        facts, by_cause, words = hosts.every_facts(self._source), self._by_cause(problem.kind), PROBLEM_STATES[problem.kind][1]
+        for cause, names in sorted(by_cause.items(), key=lambda pair: (-len(pair[1]), pair[0])):
+            alarms = self._alarms(kinds.HOST, names)
+            moments = {name: alarm.since for alarm in alarms if (name := alarm.host)}
+            for name in names:
+                if name not in moments and (known := facts.get(name)):
+                    moment = known.last_complete if problem.kind == "late" else known.last_run_started
+                    moments |= {name: moment} if moment else {}
+            page = page_of_problem(problem.kind) + (f"&cause={quote(cause)}" if len(by_cause) > 1 else "")
+            advice = next((self._shown[alarm.key].advice for alarm in alarms if alarm.key in self._shown), None)
+            yield self._line(
+                problem,
+                alarms,
+                count=len(names),
+                words=words(len(names)),
+                cause=cause,
+                since=min(moments.values(), default=None),
+                hosts=names,
+                advice=advice.words if advice else "",
+                command=advice.command if advice and len(names) == 1 else "",
+                page=page,
+            )
+
+    def _by_cause(self, state: str) -> dict[str, list[str]]:
+        causes, by_cause = hosts.causes(self._source, self._viewer), dict[str, list[str]]()
+        overdue = overdue_hosts(self._judged.facts)
+        for row in hosts.visible_to(self._viewer, hosts.every_row(self._source)):
+            if row.enabled and row.state == state and (state != NEVER or row.host in overdue):
+                by_cause.setdefault(causes[row.host], []).append(row.host)
+        return by_cause
+
+    def _of_bad_backups(self, problem: ProblemCount) -> Problem:
+        is_damaged = problem.kind == "damaged"
+        names = sorted(host for host, bad in self._bad_hosts.items() if (bad.damaged if is_damaged else bad.altered))
+        alarms = self._alarms(kinds.DAMAGED, names) if is_damaged else self._alarms(kinds.ALTERED_BACKUPS)
+        advice = (
+            "`backupd repair HOST --dry-run` lists the files that can be repaired from other backups or copies."
+            if is_damaged
+            else "They were changed after they were final: `backupd verify HOST@BACKUP` names the files. Accept or delete each."
         )
-    )
+        return self._line(problem, alarms, cause=f"on {counted(len(names), 'host')}", hosts=names, advice=advice)
+
+    def _of_copies(self, problem: ProblemCount) -> Problem:
+        if problem.kind == NEVER_COPIED:
+            return self._of_alarms(problem)
+        state = CopyState(problem.kind.removeprefix("copy-"))
+        replicas = [replica for replica in copies(self._source, self._viewer).replicas if replica.state == state]
+        alarms = [alarm for replica in replicas for alarm in self._alarms(replica.kind, [replica.name])]
+        return self._line(
+            problem,
+            alarms,
+            since=min((replica.at for replica in replicas if replica.at), default=None),
+            details=[_copy_words(replica) for replica in replicas],
+            advice="Check why, then bring it up to date.",
+            command=replicas[0].command if len(replicas) == 1 else "",
+        )
+
+    def _of_pool(self, problem: ProblemCount) -> Problem:
+        found = [finding for finding in self._judged.facts.pool.of(problem.kind) if finding.level not in (OK, NOTE)]
+        alarms = self._alarms(ALARM_OF_CHECK[problem.kind][1])
+        return self._line(
+            problem,
+            alarms,
+            since=None if alarms or problem.kind != UNUSABLE else pool_health(self._source).pool_looked,
+            details=[finding.text for finding in found],
+            advice=next((finding.hint for finding in found if finding.hint), ""),
+        )
+
+    def _of_unchecked(self, problem: ProblemCount, unchecked: Iterator[_Unchecked]) -> Problem:
+        """Those of this module are in the order in which the verdict has them."""
+        health, facts = pool_health(self._source), self._judged.facts
+        if problem.words in facts.unchecked:
+            member = next(unchecked)
+            return self._line(problem, cause=member.text, since=member.since, command=member.command, page="/doctor")
+        if problem.words.startswith("alarms"):
+            advice = "" if self._viewer.limited else "`backupd notify` checks them; its timer runs it every five minutes."
+            name = "" if self._viewer.limited else f"systemctl status btrkeep-news@{self._source.config.name}.timer"
+            cause = "the state of the pool and of its alarms is unknown now"
+            return self._line(problem, cause=cause, since=health.looked, advice=advice, command=name, page="/doctor")
+        return self._line(problem, details=facts.pool.unlooked, page="/doctor")
+
+    def _of_doubt(self, problem: ProblemCount) -> Problem:
+        in_doubt = read_in_doubt(self._source.catalogue)
+        cause = in_doubt_words(in_doubt) if in_doubt else ""
+        since = in_doubt.since if in_doubt else None
+        return self._line(problem, cause=cause, since=since, advice="`backupd verify --after-crash` reads them.", page="/doctor")
+
+    def _of_alarms(self, problem: ProblemCount) -> Problem:
+        is_copy = problem.kind == NEVER_COPIED
+        alarms = [
+            alarm
+            for alarm in self._stored
+            if (alarm.what == kinds.SILENT and alarm.about.traits.of_copy if is_copy else alarm_kind(alarm) == problem.kind)
+        ]
+        shown = self._shown_of(alarms)
+        names = [alarm.host for alarm in shown if alarm.host]
+        return self._line(
+            problem,
+            alarms,
+            details=[alarm.text for alarm in shown],
+            hosts=names,
+            advice=shown[0].advice.words if shown else "",
+            command=shown[0].advice.command if len(shown) == 1 else "",
+            page=f"/{shown[0].advice.page}" if shown and shown[0].advice.page else page_of_problem(problem.kind),
+        )
+
+    def _alarms(self, kind: str, names: Iterable[str] = ()) -> list[StoredAlarm]:
+        """Returns the alarms about subjects of this kind; those with these names, if it has names."""
+        wanted, is_named = {*names}, bool(names)
+        return [alarm for alarm in self._stored if alarm.about.kind == kind and (not is_named or alarm.about.name in wanted)]
+
+    def _shown_of(self, alarms: Iterable[StoredAlarm]) -> list[OpenAlarm]:
+        return [self._shown[alarm.key] for alarm in alarms if alarm.key in self._shown]
+
+    def _line(
+        self,
+        problem: ProblemCount,
+        alarms: Sequence[StoredAlarm] = (),
+        *,
+        count: int | None = None,
+        words: str = "",
+        cause: str = "",
+        since: datetime | None = None,
+        hosts: Sequence[str] = (),
+        details: Sequence[str] = (),
+        advice: str = "",
+        command: str = "",
+        page: str = "",
+    ) -> Problem:
+        told = [alarm.told for alarm in alarms if alarm.is_notified and alarm.told]
+        return Problem(
+            problem.kind,
+            problem.level,
+            problem.count if count is None else count,
+            words or problem.words,
+            cause,
+            since or min((alarm.since for alarm in alarms), default=None),
+            alarms=len(alarms),
+            told=len(told),
+            last_told=max(told, default=None),
+            hosts=tuple(hosts[:_SHOWN]),
+            more=max(len(hosts), len(details)) - _SHOWN if max(len(hosts), len(details)) > _SHOWN else 0,
+            details=tuple(details[:_SHOWN]),
+            advice=advice,
+            command=command,
+            page=page or page_of_problem(problem.kind),
+        )
+
+
+def _copy_words(replica: ReplicaView) -> str:
+    words = f"{replica.name}: {age_words(replica.kind, replica.age)}"
+    return f"{words}; {replica.error}" if replica.error else words
+
+
+_SERVICES = {"mailto": "mail", "mailtos": "mail"}
+
+
+def notified_by(source: RequestContext) -> str:
+    """Returns the kinds of services that get alarms: "mail, ntfy"; "" if there is none or if that is unknown."""
+    return ", ".join(dict.fromkeys(_SERVICES.get(scheme, scheme) for scheme in source.config.services or ()))

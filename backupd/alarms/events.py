@@ -24,27 +24,17 @@ from btrkeep.decisions.drills import DrillState, failure_words, repeat_arguments
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import COPY, SKIPPED, UNKNOWN, HostStatus, has_other_key
 from btrkeep.decisions.lasting import host_words, lasting
+from btrkeep.decisions.overall import ALARM_OF_CHECK
 from btrkeep.decisions.pool_health import HealthLimits, judge_pool
 from btrkeep.decisions.repeated import Step, repeated_hint, repeated_words
 from btrkeep.units import seconds_between
 
-_OF_CHECK = {
-    health.UNUSABLE: (FAILURE, kinds.POOL),
-    health.CATALOGUE: (FAILURE, kinds.CATALOGUE),
-    health.READ_ONLY: (FAILURE, kinds.READ_ONLY),
-    health.MISSING: (DEVICES, kinds.MISSING_DEVICE),
-    health.ERRORS: (DEVICES, kinds.DEVICE),
-    health.ROOM: (ROOM, kinds.MIN_FREE),
-    health.UNALLOCATED: (ROOM, kinds.UNALLOCATED),
-    health.USED: (ROOM, kinds.USED),
-    health.SCHEDULE: (FAILURE, kinds.SCHEDULE),
-}
-"""The event and the kind of subject of each problem of the pool."""
-
 _BUSY = timedelta(minutes=15)  # a program may hold the catalogue that long
 
 Key = tuple[str, str]
-_UNKNOWN: dict[str, str | Key] = {check: event if event == DEVICES else (event, kind) for check, (event, kind) in _OF_CHECK.items()}
+_UNKNOWN: dict[str, str | Key] = {
+    check: event if event == DEVICES else (event, kind) for check, (event, kind) in ALARM_OF_CHECK.items()
+}
 Known = Mapping[Key, StoredAlarm]
 
 
@@ -188,7 +178,7 @@ def _reporting(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
 
 def _pool(verdict: PoolVerdict, now: datetime) -> Iterator[Alarm]:
     for finding in verdict.findings:
-        event, kind = _OF_CHECK[finding.check]
+        event, kind = ALARM_OF_CHECK[finding.check]
         text = alarm_messages.unusable(finding.text) if finding.check == health.UNUSABLE else finding.text
         grade = finding.count or (finding.check == health.UNALLOCATED and finding.level == health.ERROR)
         yield Alarm(event, AlarmSubject(kind, "" if finding.device is None else str(finding.device)), text, now, int(grade))

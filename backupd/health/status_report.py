@@ -164,6 +164,7 @@ class StatusReport:
             unchecked=() if self.is_catalogue_read else ("hosts unknown without the catalogue",),
             now=self.now,
             alarms_checked=checked,
+            never=[host.host for host in self.hosts if host.state == "never" and host.host in enabled],
         )
         return judge(facts)
 

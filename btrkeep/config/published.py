@@ -90,6 +90,8 @@ class Published:
     """As in [notify], a share."""
     ping_goal: float = DEFAULTS["ping_goal"]
     """As in [notify], a share."""
+    services: tuple[str, ...] | None = None
+    """The kinds of the services of [notify] that get alarms, such as mailto, without their addresses; None: unknown."""
     expiry: ExpirySettings = field(default_factory=ExpirySettings)
     """[expiry]."""
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
@@ -186,6 +188,7 @@ def _pool(config: Config) -> dict[str, Any]:
         "silent": config.notify.silent,
         "used_limit": config.notify.used_limit,
         "ping_goal": config.notify.ping_goal,
+        "services": [url.scheme for url in config.notify.urls],
         "replicas": {name: [replica.oldest, replica.comes_and_goes] for name, replica in config.replicas.items()},
         "pushes": {name: push.oldest for name, push in config.pushes.items()},
         "fetched_by": {name: fetched_by_settings.oldest for name, fetched_by_settings in config.fetched_by.items()},
@@ -230,6 +233,7 @@ def _parsed(text: str) -> Published:
         path=Path(given["path"]),
         state=Path(given["state"]),
         zone=ZoneInfo(given["zone"]),
+        services=tuple(given["services"]) if "services" in given else None,
         expiry=ExpirySettings(**expiry),
         hosts={name: _host_of(name, values) for name, values in given["hosts"].items()},
         since={name: parse_time(since) for name, since in given.get("since", {}).items()},

@@ -115,6 +115,49 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
 }
 
 
+_SHORT: Mapping[CauseCode, str] = {
+    CauseCode.SERVER_FAULT: "this server could not write",
+    CauseCode.NO_STATISTICS: "rsync ended without its statistics",
+    CauseCode.SOURCE_MISSING: "the source is missing or cannot be entered",
+    CauseCode.NOTHING_READ: "nothing could be read",
+    CauseCode.NOT_LISTED: "paths could not be read",
+    CauseCode.UNREADABLE: "too many files could not be read or kept",
+    CauseCode.NO_FILE_LEFT: "no file is left",
+    CauseCode.FEWER_FILES: "far fewer files than before",
+    CauseCode.FEWER_BYTES: "far fewer bytes than before",
+    CauseCode.NOT_MOUNTED: "a folder is empty (is a filesystem not mounted?)",
+    CauseCode.EMPTIED_UNDATED: "a folder is empty (is a filesystem not mounted?)",
+    CauseCode.EMPTIED_SETTINGS: "a folder is empty (is a filesystem not mounted?)",
+    CauseCode.NOT_COMPARED: "empty folders could not be compared with the previous backup",
+    CauseCode.NO_SNAPSHOTS: "the host made no snapshots",
+    CauseCode.NOT_FROM_SNAPSHOT: "not read from a snapshot",
+    CauseCode.DUMP_FAILED: "the host could not make a dump",
+    CauseCode.STREAM_FAILED: "the host's stream could not be applied",
+    CauseCode.WINDOW_CLOSED: "the window has closed",
+    CauseCode.STALLED: "no progress for too long",
+    CauseCode.TOO_MANY_PROCESSES: "its rsync started too many processes",
+    CauseCode.SIGNAL: "stopped by a signal",
+    CauseCode.ENDLESS_OUTPUT: "the host's output does not end",
+    CauseCode.MAX_FILES: "more new files than `max_files` allows",
+    CauseCode.MAX_NEW_BYTES: "more new data than `max_new_bytes` allows",
+    CauseCode.MAX_MEMORY: "its rsync took more memory than `max_memory` allows",
+    CauseCode.QUOTA: "its quota is used up",
+}
+_LONGEST_SHORT = 100
+
+
+def short_cause(text: str | None, cause: Cause | None, host: str) -> str:
+    """Returns the error of a backup or a run without what differs from host to host: the words under which hosts are grouped.
+    Without a cause that is the start of the `text`; "" without an error.
+    """
+    if cause is None or cause.code is CauseCode.POOL:
+        words = printable(without_host((error_words(text, cause) or "").strip().partition("\n")[0], host))
+        return words if len(words) <= _LONGEST_SHORT else f"{words[:_LONGEST_SHORT]}..."
+    if cause.code in (CauseCode.RSYNC_UNFINISHED, CauseCode.RSYNC_FAILED):
+        return printable(exit_words(cause.facts["exit_cause"], cause.facts["exit_code"]))
+    return _SHORT.get(cause.code) or str(_WORDS[cause.code])  # words that depend on facts are in _SHORT
+
+
 def altered_words(backups: Sequence[tuple[str, str]]) -> str:
     """Returns the number of these, with the name of the first ones: "2 backups were changed after they were final: web1@NAME,
     web2@NAME".

@@ -73,6 +73,8 @@ class OverallFacts:
     """The time; None: alarms are not considered, as for a viewer who may not see all."""
     alarms_checked: datetime | None = None
     """When alarms were last checked; None: never."""
+    never: Collection[str] = ()
+    """The enabled hosts that have no complete backup yet."""
 
 
 _Words = Callable[[int], str]
@@ -84,14 +86,16 @@ def _hosts(state: str) -> _Words:
     return lambda count: f"{counted(count, 'host')} {state}"
 
 
-_HOSTS: tuple[tuple[str, str, str], ...] = (
-    ("failing", ERROR, "failing"),
-    ("suspect", WARNING, "with a suspect backup"),
-    ("late", WARNING, "late"),
-    (UNKNOWN, UNKNOWN, "in an unknown state"),
-)
-"""The states of hosts that need attention, their levels and words. A host that was never backed up waits for its first night; if
-that passes, it is an alarm.
+NEVER, NEVER_COPIED = "never", "copy-never"
+PROBLEM_STATES: Mapping[str, tuple[str, _Words]] = {
+    "failing": (ERROR, _hosts("failing")),
+    "suspect": (WARNING, _hosts("with a suspect backup")),
+    NEVER: (WARNING, _hosts("without a first backup")),
+    "late": (WARNING, _hosts("late")),
+    UNKNOWN: (UNKNOWN, _hosts("in an unknown state")),
+}
+"""The states of hosts that need attention, their levels and words. A host that was never backed up waits for its first night; it is
+a problem when that has passed, which is an alarm.
 """
 
 _POOL = {
@@ -105,6 +109,19 @@ _POOL = {
     findings.USED: "pool used above its limit",
     findings.SCHEDULE: "backups not scheduled in time",
 }
+
+ALARM_OF_CHECK = {
+    findings.UNUSABLE: (kinds.FAILURE, kinds.POOL),
+    findings.CATALOGUE: (kinds.FAILURE, kinds.CATALOGUE),
+    findings.READ_ONLY: (kinds.FAILURE, kinds.READ_ONLY),
+    findings.MISSING: (kinds.DEVICES, kinds.MISSING_DEVICE),
+    findings.ERRORS: (kinds.DEVICES, kinds.DEVICE),
+    findings.ROOM: (kinds.ROOM, kinds.MIN_FREE),
+    findings.UNALLOCATED: (kinds.ROOM, kinds.UNALLOCATED),
+    findings.USED: (kinds.ROOM, kinds.USED),
+    findings.SCHEDULE: (kinds.FAILURE, kinds.SCHEDULE),
+}
+"""The event and the kind of subject of the alarm about each problem of the pool."""
 
 _ALARMS: Mapping[str, _Words] = {
     kinds.CONDITION: lambda count: f"{counted(count, 'host')} with a lasting problem",
@@ -140,9 +157,10 @@ def judge(facts: OverallFacts) -> Overall:
 
 def _problems(facts: OverallFacts) -> Iterator[ProblemCount]:
     yield from _of_pool(facts.pool)
-    for state, level, words in _HOSTS:
-        if count := facts.states.get(state, 0):
-            yield ProblemCount(state, level, count, _hosts(words)(count))
+    overdue = overdue_hosts(facts)
+    for state, (level, host_words) in PROBLEM_STATES.items():
+        if count := len(overdue) if state == NEVER else facts.states.get(state, 0):
+            yield ProblemCount(state, level, count, host_words(count))
     if facts.damaged:
         yield ProblemCount("damaged", ERROR, facts.damaged, f"{counted(facts.damaged, 'backup')} damaged")
     if facts.altered:
@@ -150,8 +168,9 @@ def _problems(facts: OverallFacts) -> Iterator[ProblemCount]:
     copies = Counter(facts.copies)
     for copy_state, level in ((CopyState.FAILING, ERROR), (CopyState.LATE, WARNING)):
         if count := copies[copy_state]:
-            names = "copy" if count == 1 else "copies"
-            yield ProblemCount(f"copy-{copy_state}", level, count, f"{count} {names} {copy_state}")
+            yield ProblemCount(f"copy-{copy_state}", level, count, f"{_copies(count)} {copy_state}")
+    if count := sum(alarm.what == kinds.SILENT and alarm.about.traits.of_copy for alarm in facts.alarms):
+        yield ProblemCount(NEVER_COPIED, WARNING, count, f"{_copies(count)} never made")
     if facts.in_doubt:
         yield ProblemCount("in-doubt", WARNING, facts.in_doubt, f"{counted(facts.in_doubt, 'backup')} in doubt after a crash")
     yield from _of_alarms(facts.alarms)
@@ -160,6 +179,16 @@ def _problems(facts: OverallFacts) -> Iterator[ProblemCount]:
         unchecked.append("alarms not checked in the last hour" if facts.alarms_checked else "alarms never checked")
     for words in unchecked:
         yield ProblemCount("unchecked", UNKNOWN, 1, words)
+
+
+def overdue_hosts(facts: OverallFacts) -> frozenset[str]:
+    """Returns the hosts that are still without a first backup when they should have one: an alarm reports each."""
+    silent = {alarm.about.name for alarm in facts.alarms if alarm.what == kinds.SILENT and alarm.about.kind == kinds.HOST}
+    return frozenset(silent.intersection(facts.never))
+
+
+def _copies(count: int) -> str:
+    return f"{count} {'copy' if count == 1 else 'copies'}"
 
 
 def _of_pool(pool: PoolVerdict) -> Iterator[ProblemCount]:
@@ -172,7 +201,12 @@ def _of_pool(pool: PoolVerdict) -> Iterator[ProblemCount]:
 
 
 def _of_alarms(alarms: Iterable[StoredAlarm]) -> Iterator[ProblemCount]:
-    counts = Counter(kinds.SERVICE if alarm.what == kinds.SERVICE else alarm.about.kind for alarm in alarms)
+    counts = Counter(alarm_kind(alarm) for alarm in alarms)
     for kind, words in _ALARMS.items():
         if count := counts[kind]:
             yield ProblemCount(kind, WARNING, count, words(count))
+
+
+def alarm_kind(alarm: StoredAlarm) -> str:
+    """Returns the kind of problem under which the verdict counts the alarm, if it counts it as an alarm."""
+    return kinds.SERVICE if alarm.what == kinds.SERVICE else alarm.about.kind

@@ -62,6 +62,24 @@ def test_from_the_login_to_a_failing_host(site: Dashboard, browser: Browser) -> 
         noticed.nothing()
 
 
+def test_each_line_of_the_problems_opens_as_many_hosts_as_it_counts(site: Dashboard, browser: Browser) -> None:
+    """Causes of the invented site have hostile text in them, which goes through the address of the filter."""
+    with visit(browser, site.url) as (page, noticed):
+        enter(page, site.url, site.cookie)
+        page.goto("/")
+        lines = page.locator(".problem").filter(has=page.locator(".state-bad", has_text="failing")).filter(has_text="host")
+        addresses = {}
+        for line in lines.filter(has_not_text="copies").all():
+            count = int(re.findall(r"\d+", line.locator(".cause").inner_text())[0])
+            addresses[line.get_by_role("link", name="Open").get_attribute("href") or ""] = count
+        assert sum(addresses.values()) == 3
+        assert len(addresses) > 1
+        for address, count in addresses.items():
+            page.goto(address)
+            expect(page.locator("table.hosts tbody tr")).to_have_count(count)
+        noticed.nothing()
+
+
 def test_a_wrong_password_says_so_and_a_logout_ends_it(site: Dashboard, browser: Browser) -> None:
     with visit(browser, site.url) as (page, _):
         log_in(page, OPERATOR, "not the password")

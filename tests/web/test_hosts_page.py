@@ -63,7 +63,7 @@ def test_damaged_and_altered_backups_are_remarked_in_the_list_on_the_overview_an
     catalogue = write(tmp_path / "state", everyone, kept, [run("good", EVENING), run("bad", EVENING)])
     bad = [backup.name or "" for backup in kept if backup.host == "bad"]
     catalogue.put_verifications([VerifiedBackup("good", kept[0].name or "", NOW - DAY, NOW - DAY, 7, 0, NOW - DAY)])
-    assert "is-bad" not in client(tmp_path / "state").get("/").text
+    assert "damaged" not in client(tmp_path / "state").get("/").text
     catalogue.put_damages([Damage("bad", name, "/etc/passwd", 0, 0, "verify", NOW) for name in bad[:2]])
     catalogue.close()
     web = client(tmp_path / "state")
@@ -75,10 +75,10 @@ def test_damaged_and_altered_backups_are_remarked_in_the_list_on_the_overview_an
     assert f'1 backup was changed after it was final: <a href="#b-{name}">{name}</a>' in page
     assert f"<code>backupd verify changed@{name}</code> names the files" in page
     assert "after it was final" not in web.get("/hosts/bad").text
-    assert re.search(r'<p class="copies-now is-bad">Verified: .*; 2 backups damaged\.</p>', web.get("/").text)
+    assert "2 backups damaged</span>: on 1 host" in web.get("/").text
     mine = client(tmp_path / "state", "viewer", ("good",)).get("/").text
     assert "Verified:" in mine
-    assert "is-bad" not in mine
+    assert "damaged" not in mine
 
 
 def names(page: str) -> list[str]:

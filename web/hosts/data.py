@@ -13,9 +13,10 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field
 
+from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.catalogue import BackupOutcome, Catalogue, HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
-from btrkeep.decisions.cause_words import error_words
+from btrkeep.decisions.cause_words import error_words, short_cause
 from btrkeep.decisions.copy_status import COPIES, copies_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import (
@@ -29,12 +30,13 @@ from btrkeep.decisions.host_state import (
     host_status,
     status_error,
 )
+from btrkeep.decisions.overall import NEVER, PROBLEM_STATES
 from btrkeep.serving.viewer import Viewer
 from web import running
 from web.api import OneOf, either_way
 from web.hosts import nights
 from web.hosts.nights import HostNight, KnownPeriod
-from web.redaction import host_error, host_line
+from web.redaction import WITHHELD, host_error, host_line
 from web.source import RequestContext
 
 PER_PAGE = 100
@@ -115,6 +117,7 @@ class Query:
         Field(description="Only hosts in this state, with damaged or altered backups, or disabled ones."),
     ] = ""
     group: Annotated[str, Field(max_length=255, description="Only hosts of this group.")] = ""
+    cause: Annotated[str, Field(max_length=300, description="Only hosts that need attention for this cause.")] = ""
     sort: Annotated[str, either_way(ORDERS), Field(description="The sort order; a minus sign reverses it.")] = "host"
     page: Annotated[int, Field(ge=1, le=1_000_000, description="The page, of 100 hosts; beyond the end, the last one.")] = 1
 
@@ -238,6 +241,41 @@ def _bad_backups(catalogue: Catalogue) -> Mapping[str, BadBackups]:
     return {host: BadBackups(damaged[host], altered[host]) for host in {*damaged, *altered}}
 
 
+def causes(source: RequestContext, viewer: Viewer) -> Mapping[str, str]:
+    """Returns why each host that the viewer may see needs attention, in words that hosts with the same problem share; cached
+    between requests.
+    """
+    return source.cached(("causes", viewer.hosts), lambda: _causes(source, viewer))
+
+
+def _causes(source: RequestContext, viewer: Viewer) -> Mapping[str, str]:
+    facts, hosts = every_facts(source), source.config.hosts
+    return {
+        row.host: _cause(row, hosts.get(row.host), facts.get(row.host), limited=viewer.limited)
+        for row in visible_to(viewer, every_row(source))
+        if row.state in PROBLEM_STATES
+    }
+
+
+def _cause(row: HostRow, config: HostConfig | None, facts: HostFacts | None, *, limited: bool) -> str:
+    """Returns the cause; for a viewer who is limited to some hosts without texts that may name something of this server."""
+    if config and config.fault:
+        return "its configuration has a mistake"
+    if row.state in ("failing", "suspect"):
+        return _short(*status_error(facts), row.host, limited=limited) or "no reason is recorded"
+    if row.state == "late" and facts and row.words.startswith(SKIPPED):
+        return (
+            f"{SKIPPED}: {_short(facts.last_run_error, facts.last_run_cause, row.host, limited=limited) or 'no reason is recorded'}"
+        )
+    return {NEVER: "no complete backup yet", "late": "no complete backup in time"}.get(row.state, "its runs are not recorded")
+
+
+def _short(text: str | None, cause: Cause | None, host: str, *, limited: bool) -> str:
+    if limited and text is not None and (cause is None or cause.code is CauseCode.POOL):
+        return WITHHELD
+    return short_cause(text, cause, host)
+
+
 def visible_to(viewer: Viewer, rows: Iterable[HostRow]) -> list[HostRow]:
     """Returns the rows that the viewer may see."""
     return [row for row in rows if viewer.may_see(row.host)]
@@ -252,7 +290,8 @@ def state_counts(rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
 def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:
     """Returns the requested page, of the hosts that the viewer may see."""
     mine = visible_to(viewer, every_row(source))
-    wanted = [row for row in mine if _matches(row, query)]
+    reasons = causes(source, viewer)
+    wanted = [row for row in mine if _matches(row, query) and (not query.cause or reasons.get(row.host) == query.cause)]
     chosen = [row for row in wanted if not query.state or row.state == query.state or query.state in flags_of(source, row)]
     ordered = in_order(chosen, query.sort)
     pages = max(1, -(-len(ordered) // PER_PAGE))
@@ -265,7 +304,7 @@ def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:
         pages=pages,
         rows=with_strips(source, shown),
         states=state_counts(wanted),
-        flags=_flag_counts(source, wanted),
+        flags=flag_counts(source, wanted),
         groups=tuple(sorted({row.group for row in mine if row.group})),
         orders=tuple(ORDERS),
     )
@@ -283,7 +322,8 @@ def flags_of(source: RequestContext, row: HostRow) -> tuple[str, ...]:
     return tuple(flag for flag, applies_now in zip(FLAGS, applies, strict=True) if applies_now)
 
 
-def _flag_counts(source: RequestContext, rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
+def flag_counts(source: RequestContext, rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
+    """Returns the number of hosts with each of FLAGS, if there are any."""
     counts = Counter(flag for row in rows for flag in flags_of(source, row))
     return tuple((flag, counts[flag]) for flag in FLAGS if counts[flag])
 

@@ -35,11 +35,12 @@ _MOST_JOBS = 1000
 
 @blueprint.get("/hosts")
 def index() -> str:
-    """Shows the list, by `q`, `state`, `group`, `sort` and `page`."""
+    """Shows the list, by `q`, `state`, `group`, `cause`, `sort` and `page`."""
     query = Query(
         q=request.args.get("q", "").strip(),
         state=choice("state", (*ALL_STATES, *FLAGS)) or "",
         group=request.args.get("group", ""),
+        cause=request.args.get("cause", ""),
         sort=choice("sort", either_way(ORDERS).words) or "host",
         page=request.args.get("page", 1, int),
     )
