@@ -10,7 +10,7 @@
 # The packages that the programs need, the demonstration in addition, and only the tests. No other file lists packages.
 RUN_PACKAGES=(rsync bubblewrap btrfs-progs openssh-client python3-venv util-linux mount)
 PACKAGES=("${RUN_PACKAGES[@]}" openssh-server acl attr e2fsprogs libcap2-bin procps sqlite3 git)
-DEV_PACKAGES=(btrfs-heatmap chromium curl fuse3 groff-base libnbd-bin man-db mariadb-client mariadb-server-core mmdebstrap nbdkit nftables patch postgresql prometheus rclone restic rsnapshot shellcheck systemd-container unzip)
+DEV_PACKAGES=(btrfs-heatmap chromium curl fuse3 groff-base jq libnbd-bin man-db mariadb-client mariadb-server-core mmdebstrap nbdkit nftables patch postgresql prometheus rclone restic rsnapshot shellcheck systemd-container unzip)
 
 GROUND_TOP=$PWD
 VENV=$GROUND_TOP/.venv

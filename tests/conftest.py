@@ -32,7 +32,8 @@ HERE = Path(__file__).resolve().parent
 
 # The machine is busy with other tests: the duration of an example proves nothing.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.register_profile("unit", hypothesis.settings.get_profile("busy"), max_examples=8)
+for name, examples in (("unit", 8), ("gate", 25)):
+    hypothesis.settings.register_profile(name, hypothesis.settings.get_profile("busy"), max_examples=examples)
 hypothesis.settings.load_profile("busy")
 
 
@@ -57,9 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.dont_write_bytecode = False
     os.environ[session.MARK] = session.own_name()
     atexit.register(session.end_session, session.own_name())
-    if config.getoption("--unit"):
-        hypothesis.settings.load_profile("unit")
-        # With eight examples, no test profits from the constants of our modules, for which it parses them all, in each worker.
+    if config.getoption("--unit") or (config.getoption("--gate") and not config.getoption("--passed")):  # CI tries all examples
+        hypothesis.settings.load_profile("unit" if config.getoption("--unit") else "gate")
+        # With so few examples, no test profits from the constants of our modules, for which it parses them all, in each worker.
         vars(providers)["_get_local_constants"] = Constants
     if not hasattr(config, "workerinput"):
         config.stash[_CLEARED] = session.clear_dead_sessions()

@@ -14,7 +14,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from tests.beds import TOP, gate, leftout, work
+from tests.beds import TOP, gate, leftout, nbd, served_folder, work
 
 
 def test_what_was_left_out_is_counted_by_reason_in_one_line() -> None:
@@ -54,6 +54,24 @@ def test_ci_runs_a_test_again_as_root_only_where_it_proves_more() -> None:
     assert again(plain, "t::b")
     assert again(wider)
     assert again(examples)
+
+
+def test_ci_fails_where_a_program_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for why in (nbd.why_not(), served_folder.why_not()):
+        assert leftout.must_run(leftout.reason("on a slow disk", why)), why
+
+
+def test_a_property_is_tried_with_its_share_of_examples() -> None:
+    before = hypothesis.settings.get_current_profile_name()
+    shares = {}
+    try:
+        for profile in ("busy", "gate", "unit"):
+            hypothesis.settings.load_profile(profile)
+            shares[profile] = gate.examples(400)
+    finally:
+        hypothesis.settings.load_profile(before)
+    assert shares == {"busy": 400, "gate": 100, "unit": 32}
 
 
 @pytest.mark.parametrize(
@@ -103,10 +121,8 @@ def test_each_name_in_the_gate_stands_for_a_test(request: pytest.FixtureRequest)
         run = [item for item in request.session.items if not item.get_closest_marker("long")]  # the gate leaves long forms out
         assert gate.without_a_test(item.nodeid for item in run) == []
     assert len(gate.PROTECTIONS) > 25
-    named = "tests/btrfs/test_hazard_links.py::test_a_hard_link_broken_at_the_source_harms_no_name_and_links_that_hold_stay"
+    named = "tests/btrfs/test_reconcile.py::test_a_row_whose_subvolume_was_deleted_is_deleted"
     assert gate.is_named(f"{named}[x]")
-    assert gate.is_named("tests/btrfs/test_fidelity.py::test_anything[1]")
-    assert not gate.is_named("tests/btrfs/test_hazard_links.py::test_another")
-    assert [name for name in ("test_fidelity", "test_year") if leftout.has_gate(TOP / f"tests/btrfs/{name}.py")] == [
-        "test_fidelity"
-    ]
+    assert gate.is_named("tests/btrfs/test_restore.py::test_anything[1]")
+    assert not gate.is_named("tests/btrfs/test_reconcile.py::test_another")
+    assert [name for name in ("test_restore", "test_year") if leftout.has_gate(TOP / f"tests/btrfs/{name}.py")] == ["test_restore"]

@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from symtable import SymbolTable, symtable
 
 from tests.beds import TOP
 from tests.test_structure import tracked_files
@@ -37,11 +38,22 @@ def variables(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.arg
 
 
+def bound(table: SymbolTable) -> Iterator[str]:
+    """Yields all that `variables` yields, names of fields and exceptions too, and in a tenth of the time."""
+    for symbol in table.get_symbols():
+        if symbol.is_assigned() or symbol.is_parameter():
+            yield symbol.get_name()
+    for inner in table.get_children():
+        yield from bound(inner)
+
+
 def forbidden(paths: list[Path]) -> list[str]:
+    sources = {path: (TOP / path).read_text(encoding="utf-8") for path in paths}
     return [
         f"{path}:{line}: {name}"
-        for path in paths
-        for line, name in variables((TOP / path).read_text(encoding="utf-8"))
+        for path, source in sources.items()
+        if not NAMES["variable"].isdisjoint(bound(symtable(source, str(path), "exec")))
+        for line, name in variables(source)
         if name in NAMES["variable"]
     ]
 
@@ -52,12 +64,12 @@ def test_no_variable_has_a_name_that_says_nothing() -> None:
 
 def test_no_variable_of_a_template_has_a_name_that_says_nothing() -> None:
     """Those of {% for %}, {% set %} and {% macro %}."""
-    bound = re.compile(r"{%-? *(?:for ([\w, ]+) in |set (\w+)|macro (\w+\([^)]*\)))")
+    bindings = re.compile(r"{%-? *(?:for ([\w, ]+) in |set (\w+)|macro (\w+\([^)]*\)))")
     faults = [
         f"{path}: {name}"
         for path in tracked_files()
         if path.suffix == ".html" and path.parts[0] in PRODUCT
-        for match in bound.findall((TOP / path).read_text(encoding="utf-8"))
+        for match in bindings.findall((TOP / path).read_text(encoding="utf-8"))
         for name in re.findall(r"\w+", " ".join(match))
         if name in NAMES["variable"]
     ]
@@ -79,17 +91,17 @@ def test_no_two_rooms_have_modules_of_one_name() -> None:
 def test_variables_are_found_wherever_they_are_bound() -> None:
     source = "class A:\n    what: str\n\ndef f(one, *told):\n    for said in [some for some in one]:\n        (found := said)\n"
     assert sorted(name for _, name in variables(source)) == ["found", "one", "said", "some", "told"]
+    assert {"found", "one", "said", "some", "told"} <= set(bound(symtable(source, "", "exec")))
 
 
 def test_a_class_is_a_noun() -> None:
     """A participle alone (Prepared, Announced, Watched) leaves open which thing was prepared, announced or watched."""
+    participle = re.compile(r"^ *class (_?[A-Z][a-z]+(?:ed|en))\b", re.MULTILINE)
     participles = [
-        f"{path}: {node.name}"
+        f"{path}: {name}"
         for path in PRODUCT_MODULES
-        for node in ast.walk(ast.parse((TOP / path).read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
-        and re.fullmatch(r"_?[A-Z][a-z]+(?:ed|en)", node.name)
-        and node.name not in NAMES["participle"]
+        for name in participle.findall((TOP / path).read_text(encoding="utf-8"))
+        if name not in NAMES["participle"]
     ]
     assert participles == []
 

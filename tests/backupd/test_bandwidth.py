@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from backupd.rsync import throttle
 from backupd.rsync.bandwidth import Bucket, brought_to, prepare, relay_command, shell_words
+from tests.beds.gate import examples
 
 SECOND = throttle.SECOND
 BOOT, OTHER_BOOT = b"b" * 16, b"o" * 16
@@ -165,7 +166,7 @@ def test_rsync_reads_back_every_word(tmp_path: Path, word: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(words=st.lists(st.text(alphabet=" '\"\\ab\t\n$é-", max_size=8), max_size=5))
 def test_rsync_reads_back_any_words(tmp_path_factory: pytest.TempPathFactory, words: list[str]) -> None:
     assert as_rsync_reads(tmp_path_factory.mktemp("words"), words) == words
@@ -183,7 +184,7 @@ def test_two_processes_that_prepare_a_bucket_at_once_end_with_one_whole_record(t
         "for rate in range(1000, 1300): prepare(Path(sys.argv[1]), 'pool', rate)"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code, tmp_path], cwd=Path(__file__).parents[2]) for _ in range(3)]
-    assert [process.wait(30) for process in processes] == [0, 0, 0]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["pool"]
     assert fields((tmp_path / "pool").read_bytes(), boot=None) == (1299, 0)
 
@@ -195,6 +196,6 @@ def test_processes_that_draw_at_once_lose_nothing_of_the_account(tmp_path: Path)
     code = f"import sys; from backupd.rsync.throttle import OpenBucket; {draw}"
     begin = time.monotonic()
     processes = [subprocess.Popen([sys.executable, "-c", code, bucket.path], cwd=Path(__file__).parents[2]) for _ in range(3)]
-    assert [process.wait(30) for process in processes] == [0, 0, 0]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
     drawn_until = fields(bucket.path.read_bytes(), boot=None)[1] / SECOND
     assert drawn_until - begin == pytest.approx(3 * draws * 1000 / 1_000_000, abs=0.5)

@@ -22,6 +22,7 @@ from btrkeep.errors import LockHeld
 from btrkeep.process.proc import flock_holders
 from tests.beds import TOP, backupd, work
 from tests.beds.cli import BACKUPD
+from tests.beds.gate import examples
 from tests.beds.nights import Nights
 from tests.beds.ssh import Sshd
 from tests.beds.terminal import at_a_terminal
@@ -252,7 +253,7 @@ values = st.dictionaries(st.sampled_from(["address", "group"]), st.text(st.chara
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(hosts=st.dictionaries(names, values, min_size=1, max_size=4), data=st.data())
 def test_whatever_is_in_a_text_without_one_host_the_rest_is_the_same(hosts: dict[str, dict[str, str]], data: st.DataObject) -> None:
     text = "# top\n" + "\n# between\n".join(new_host(name, {"paths": ["[host.x]", "/a"], **keys}) for name, keys in hosts.items())

@@ -21,6 +21,7 @@ from backupd.hosts.edit import with_host_keys
 from btrkeep.config.keys import LEGAL
 from tests.beds import backupd, work
 from tests.beds.cli import backupd_start
+from tests.beds.gate import examples
 from tests.beds.leftout import needs_program
 
 MAIN = """\
@@ -189,7 +190,7 @@ new_keys = st.dictionaries(st.sampled_from(sorted(KEYS)), st.one_of(st.none(), v
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(form=st.sampled_from(forms), old=old_keys, new=new_keys)
 def test_whatever_is_set_the_text_says_just_that_and_no_comment_is_lost(
     form: str, old: dict[str, Any], new: dict[str, Any]

@@ -25,6 +25,7 @@ from btrkeep.decisions.expiry_plan import (
 )
 from btrkeep.decisions.retention import Candidate, DeletionRequest, Hold, Reason, RetentionCode
 from btrkeep.decisions.safety_limits import Forced
+from tests.beds.gate import examples
 
 ZONE = ZoneInfo("UTC")
 NOW = datetime(2026, 3, 20, 23, tzinfo=UTC)
@@ -291,7 +292,7 @@ POLICIES = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(BACKUPS, POLICIES, st.booleans())
 def test_no_backup_is_deleted_before_its_grace_and_one_complete_backup_always_stays(
     drawn: list[tuple[int, str, timedelta | None]], policy: Retention, clock_waits: bool

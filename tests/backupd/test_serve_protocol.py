@@ -25,10 +25,11 @@ from btrkeep.serving.client import Absent, RootServiceClient
 from btrkeep.serving.protocol import FAILED, KINDS, LONGEST_REQUEST, RequestRefused, decoded, encoded, read_request
 from btrkeep.serving.server import USUAL_FRAME, ClientGone, Wire
 from tests.beds.asked import asked_by_root
+from tests.beds.gate import examples
 
 ME = frozenset((ROOT,))
 SERVICE = ServiceContext("none", Path("/nowhere/none.toml"), Clock(), systemd=False)
-FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -51,7 +52,7 @@ def answer_bytes(data: bytes, allowed: frozenset[int] = ME, *, end: bool = True)
 
     thread = threading.Thread(target=serve)
     thread.start()
-    ours.settimeout(20)
+    ours.settimeout(60)
     with ours:
         try:
             ours.sendall(data)
@@ -60,7 +61,7 @@ def answer_bytes(data: bytes, allowed: frozenset[int] = ME, *, end: bool = True)
         except BrokenPipeError:
             pass
         content = b"".join(pieces(ours))
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     if failures:
         raise failures[0]
@@ -310,7 +311,7 @@ def test_a_request_that_comes_byte_by_byte_is_given_up_after_the_time_for_all_of
         began = time.monotonic()
         with pytest.raises(RequestRefused):
             wire.request()
-        assert 0.3 < time.monotonic() - began < 20
+        assert 0.3 < time.monotonic() - began < 60
         stop.set()
         thread.join()
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from backupd.streams.applier import Applier, apply_stream
 from backupd.streams.stream_format import BAD_STREAM, CUT, DOES_NOT_FIT, OVER_LIMIT, StreamError
 from tests.beds import send_stream as made
+from tests.beds.gate import examples
 from tests.beds.send_stream import number
 
 OWN, PARENT, OTHER = (str(UUID(int=each)) for each in (1, 2, 3))
@@ -326,7 +327,7 @@ def test_a_stream_that_is_cut_anywhere_is_never_taken_for_a_whole_one(tmp_path: 
         assert Place(top).fails(GOOD[:length]).status == CUT
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(at=st.integers(0, len(GOOD) - 1), piece=st.binary(max_size=12), drop=st.integers(0, 12))
 @example(at=20, piece=b"\xff\xff\xff\x7f", drop=4)
 def test_a_changed_stream_fails_in_a_known_way_or_stays_within(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from balancer.cost_model import DEFAULT, FEW, SOME, MeasuredBalance, Model, Rates, fit, non_negative
 from balancer.survey import Cost
+from tests.beds.gate import examples
 
 MIB = 1 << 20
 OTHER = Model(Rates(2e6, 0.03, 0.0, 300.0, 5000.0, 10_000.0), Rates(0.3, 6e-9, 0.0, 1e-4))
@@ -112,7 +113,7 @@ def test_no_rate_is_below_zero_whatever_was_measured(measured_balances: list[Mea
 
 
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_other_rates_above_zero_come_nearer(seed: int, columns: int, count: int) -> None:
     """The conditions of Karush, Kuhn and Tucker: no rate can be moved to where it is allowed to be and make the error smaller."""
     rng = np.random.default_rng(seed)

@@ -24,7 +24,7 @@ _LISTEN = (
 
 def why_not() -> str:
     """The reason why tests cannot have a browser here, or ""."""
-    return "" if os.access(CHROMIUM, os.X_OK) else f"no {CHROMIUM}"
+    return "" if os.access(CHROMIUM, os.X_OK) else f"{CHROMIUM} is not installed"
 
 
 @contextmanager

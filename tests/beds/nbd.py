@@ -19,7 +19,7 @@ _PATIENCE = 60.0
 def why_not() -> str:
     """Why this machine cannot do that, or ""."""
     if missing := [package for name, package in _PROGRAMS.items() if not shutil.which(name)]:
-        return f"apt-get install {' '.join(missing)}"
+        return f"{', '.join(missing)}: not installed"
     return "" if Path("/dev/fuse").exists() else "no FUSE"
 
 

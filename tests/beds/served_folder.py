@@ -22,7 +22,7 @@ from tests.beds.work import work
 def why_not() -> str:
     """Why this machine cannot do that, or ""."""
     if not (shutil.which("rclone") and shutil.which("fusermount3")):
-        return "apt-get install rclone fuse3"
+        return "rclone, fuse3: not installed"
     return "" if Path("/dev/fuse").exists() else "no FUSE"
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from btrkeep.config import Config, HostConfig, load
 from btrkeep.config.keys import TABLE
 from btrkeep.errors import ConfigError
+from tests.beds.gate import examples
 
 VALID = """\
 [pool]
@@ -144,7 +145,7 @@ def check(host: HostConfig) -> None:
 @given(
     st.lists(st.tuples(st.integers(0, len(VALID)), st.integers(0, 12), st.sampled_from(PIECES) | st.text(max_size=5)), max_size=4)
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_valid_file_with_random_cuts_and_insertions_loads_or_is_a_config_error(edits: list[tuple[int, int, str]]) -> None:
     text = VALID
     for start, length, piece in edits:
@@ -156,14 +157,14 @@ def test_a_valid_file_with_random_cuts_and_insertions_loads_or_is_a_config_error
 
 @pytest.mark.slow
 @given(st.lists(st.sampled_from(LINES), max_size=30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_valid_files_lines_in_any_order_load_or_are_a_config_error(lines: list[str]) -> None:
     attempt("".join(lines))
 
 
 @pytest.mark.slow
 @given(st.sampled_from([key for key in TABLE if key.sections == ("retention",)]), st.integers(0, 2), VALUES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_value_in_any_retention_loads_or_is_a_config_error(key: Any, place: int, value: Any) -> None:
     head = ("retention", "group.g.retention", "host.a.retention")[place]
     host = '[host.a]\ngroup = "g"\naddress = "a"\npaths = ["/etc"]\n[group.g]\n'
@@ -176,7 +177,7 @@ def test_any_value_in_any_retention_loads_or_is_a_config_error(key: Any, place: 
 
 @pytest.mark.slow
 @given(st.sampled_from(TABLE), st.integers(0, 2), VALUES)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_any_value_in_any_place_loads_or_is_a_config_error(key: Any, place: int, value: Any) -> None:
     section = key.sections[place % len(key.sections)]
     name = ".a" if section in ("group", "host") else ""
@@ -196,7 +197,7 @@ def test_any_value_in_any_place_loads_or_is_a_config_error(key: Any, place: int,
 
 @pytest.mark.slow
 @given(PATHS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_source_paths_load_exactly_when_no_two_meet(paths: list[str]) -> None:
     pure = [PurePosixPath(os.path.normpath("/" + path.lstrip("/"))) for path in paths]
     meet = any(path.is_relative_to(other) for path, other in permutations(pure, 2))

@@ -22,6 +22,7 @@ from btrkeep.treescan.block_groups import chunks, device_extents, looked_up, use
 from btrkeep.treescan.extents import SHARED, Extents, extents, gaps
 from btrkeep.treescan.free_space import FreeSpace, free_space, unpacked
 from btrkeep.treescan.items import HEADER, gathered, headers, positions
+from tests.beds.gate import examples
 
 TOP = 2**64 - 1
 SECTOR = 4096
@@ -116,7 +117,7 @@ def packed(bits: list[int]) -> bytes:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(bitmap_bits(), max_size=5), st.sampled_from([4096, 16384, 65536]))
 def test_bitmaps_are_unpacked_as_a_loop_over_their_bits_does(rows: list[list[int]], sector: int) -> None:
     starts = [number * 2048 * sector * 3 + 2**40 for number in range(len(rows))]
@@ -220,7 +221,7 @@ def block_groups_with_free_space(draw: st.DrawFn) -> tuple[list[Item], list[tupl
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(block_groups_with_free_space(), st.sampled_from([300, 700, 5000, 256 * 1024]))
 def test_the_free_space_tree_is_read_as_it_was_written(
     tree: tuple[list[Item], list[tuple[int, int]], list[tuple[int, int]]], room: int
@@ -455,7 +456,7 @@ def extent_rows(batch: Extents) -> list[tuple[int, ...]]:
     return rows_of(batch.vaddr, batch.length, batch.refs, batch.is_tree_block, batch.owner)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     st.lists(st.tuples(st.integers(0, 6), st.integers(1, 40)), min_size=1, max_size=6),
     st.sets(st.integers(0, 280), max_size=60),

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from tests.beds import TOP, work
 from tests.beds.badssh import FAKESSH
 from tests.beds.cli import BACKUPD
 from tests.beds.history import write_down
+from tests.beds.leftout import needs_program
 from tests.beds.nights import Nights
 from tests.docs.pages import Page
 
@@ -187,9 +187,8 @@ def test_every_example_is_of_the_shape_of_real_output(page: Read, answers: dict[
         assert agree(shape(example), shape(real)), (row, shape(example), shape(real))
 
 
+@needs_program("jq")
 def test_the_script_hands_back_names_whatever_is_in_them(page: Read, shared_btrfs: Path) -> None:
-    if not shutil.which("jq"):
-        pytest.skip("there is no jq")
     nights = Nights(shared_btrfs)
     for name in (b"caf\xe9 \\x41", b"100%25\n", "\u4e2d'".encode()):
         Path(os.fsdecode(os.fsencode(nights.source) + b"/" + name)).write_bytes(name)

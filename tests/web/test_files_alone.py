@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from btrkeep.config.config_model import HostConfig
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
+from tests.beds.gate import examples
 from tests.web.made import NOW, backup, client, write
 from web.files.data import bytes_of, text_of
 
@@ -79,7 +80,7 @@ def visitor(tmp_path: Path) -> FlaskClient:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(NAME, min_size=1, max_size=5, unique=True))
 @example([b"caf\xe9", b"two\nlines", "\u202egnp.exe".encode(), b"<script>alert(1)<script>", b"a+b %41&path=#?;=", b"'\"", b" "])
 def test_every_name_comes_back_from_its_link_as_the_bytes_that_it_was(

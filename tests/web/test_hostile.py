@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from werkzeug.routing import Rule
 
 from tests.beds.dashboard import CUSTOMER, OPERATOR, PASSWORD, Answer, Dashboard, csrf_of
+from tests.beds.gate import examples
 from web.app import create_app
 from web.dashboard_settings import Settings
 
@@ -189,7 +190,7 @@ def parameters(web: Dashboard) -> Iterator[tuple[str, str]]:
             yield rule.rule, names
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, derandomize=True)
+@settings(max_examples=examples(400), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, derandomize=True)
 @given(data=st.data())
 def test_no_parameter_makes_a_page_fail(site: Dashboard, data: st.DataObject) -> None:
     every = _of(site)
