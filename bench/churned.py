@@ -97,7 +97,9 @@ class _Host:
         ended = started + timedelta(seconds=20)
         record = records.Record(self.folder.name, subvolume.uuid, COMPLETE, started, path.name, finished=ended, duration=20.0)
         if self._shape.paths:
-            record = replace(record, **_told(self._shape.paths), ancestors=dict.fromkeys(list(self.backups)[-2:-1], number))
+            record = replace(
+                record, **_night_statistics(self._shape.paths), ancestors=dict.fromkeys(list(self.backups)[-2:-1], number)
+            )
         records.write(path, record)
 
     def finalise(self) -> None:
@@ -128,7 +130,7 @@ class _Host:
         return self._noise[start : start + size]
 
 
-def _told(paths: int) -> dict[str, Any]:
+def _night_statistics(paths: int) -> dict[str, Any]:
     """What a night tells of a host besides."""
     files = {"files": 42_000, "regular": 38_000, "created": 7, "deleted": 3, "transferred": 61, "bytes": 9_100_000_000}
     sent = {"transferred_bytes": 81_000_000, "literal": 2_700_000, "matched": 78_300_000, "sent": 151_000, "received": 4_300_000}

@@ -97,10 +97,10 @@ class CutDisks:
     def cut(self, number: int, ended: int, moment: str) -> Cut | None:
         """Copies both disks as they are now. Those that are recorded are marked only: see `recorded`."""
         if self.kind == "recorded":
-            self._say(f"{ended} {moment}")
+            self._send_line(f"{ended} {moment}")
             return None
         if self.kind == "cached":
-            self._say(f"{self._seed + number} {number}")
+            self._send_line(f"{self._seed + number} {number}")
         else:
             for name in _NAMES:
                 clone(self.images / name, self.images / f"{name}-{number}")
@@ -135,7 +135,7 @@ class CutDisks:
         if self.kind == "recorded":
             self._replay.copies(cut.number, (cut.pool, cut.state))
 
-    def _say(self, line: str) -> None:
+    def _send_line(self, line: str) -> None:
         self._control.sendall(f"{line}\n".encode())
         assert self._control.recv(1), "the process that serves the disks is gone"
 

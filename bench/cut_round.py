@@ -131,7 +131,7 @@ class Round:
         self._cut("after all of it")
 
     def _cut_during(self, step: Step) -> None:
-        with self._asked() as path, self._at_random():
+        with self._step_socket() as path, self._at_random():
             self._carry_out(step, f"asks:{path}")
 
     def _note(self) -> None:
@@ -176,7 +176,7 @@ class Round:
         return ["--config", str(self.site.config), *step.words] if step.program == "backupd" else [*step.words]
 
     @contextmanager
-    def _asked(self) -> Iterator[Path]:
+    def _step_socket(self) -> Iterator[Path]:
         """A socket at which the command says what it is about to do, and waits while the power is cut."""
         path = self.site.top / "asked"
         path.unlink(missing_ok=True)

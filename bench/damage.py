@@ -34,7 +34,7 @@ _THEIRS = re.compile(r"^inode (\d+) subvol (\S+) could not be accessed: not moun
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Measurement:
     """(seconds, seconds of processor time) of each round with these caches."""
 
     caches: str
@@ -65,14 +65,14 @@ def main(words: Sequence[str] | None = None) -> int:
     options = made.parse_args(words)
     with own_folder(options) as folder:
         bed = _Bed(options, folder)
-        measurements = [Told(caches, [], []) for caches in ("cold", "warm")]
+        measurements = [Measurement(caches, [], []) for caches in ("cold", "warm")]
         for _ in range(options.rounds):
             wait_for_quiet(options)
             for row in measurements:
                 for side, times in ((bed.ours, row.ours), (bed.theirs, row.theirs)):
                     (_drop_caches if row.caches == "cold" else side)()
                     times.append(side())
-    _say(measurements, bed, options)
+    _print_results(measurements, bed, options)
     return 0 if bed.same and min(measurement.ratio for measurement in measurements) >= LIMIT else 1
 
 
@@ -141,7 +141,7 @@ def _fill(options: argparse.Namespace, top: Path) -> dict[str, list[object]]:
     return {"vaddrs": vaddrs, "backups": backups}
 
 
-def _say(measurements: Sequence[Told], bed: _Bed, options: argparse.Namespace) -> None:
+def _print_results(measurements: Sequence[Measurement], bed: _Bed, options: argparse.Namespace) -> None:
     if options.json:
         rows = [
             {**asdict(measurement), "ratio": measurement.ratio, "cpu_ratio": measurement.cpu_ratio} for measurement in measurements

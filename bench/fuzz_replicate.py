@@ -17,17 +17,17 @@ def _frame(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">cI", kind, len(content)) + content
 
 
-def _said(**fields: object) -> bytes:
+def _object_frame(**fields: object) -> bytes:
     return _frame(b"o", json.dumps(fields).encode())
 
 
 def _answer_seeds() -> Seeds:
     end = _frame(b"e", b"{}")
-    hello = _said(protocol=1, version="0.1", pool="p", stream=2, now="2026-03-01T22:00:00Z") + end
-    hosts = _said(host="web1", was=["old"], backups=[[_NAME, _OURS, "complete", [None, "audit"]]], copy_of="q")
-    announced = _said(notes={"hold": {"why": "x"}}, bytes=5, total=7, stream=1)
+    hello = _object_frame(protocol=1, version="0.1", pool="p", stream=2, now="2026-03-01T22:00:00Z") + end
+    hosts = _object_frame(host="web1", was=["old"], backups=[[_NAME, _OURS, "complete", [None, "audit"]]], copy_of="q")
+    announced = _object_frame(notes={"hold": {"why": "x"}}, bytes=5, total=7, stream=1)
     yield hello + hosts + end + announced + _frame(b"p", b"x" * 40) + end
-    yield hello + hosts + end + _said(waits="a night") + announced + end + end
+    yield hello + hosts + end + _object_frame(waits="a night") + announced + end + end
     yield hello + _frame(b"e", b'{"error": "no"}')
 
 

@@ -47,10 +47,10 @@ def pages(folder: Path) -> dict[str, object]:
         with suppress(RequestRefused), dashboard.real_shop(point) as web:  # its end asks the service, whose disk has failed
             assert web.nights
             paths = [*_paths(web), "/files/shop", "/files/lab", f"/files/shop/versions?path={web.nights.source}/prices.txt"]
-            results["well"] = _looked(web, paths, wrong, "well")
+            results["well"] = _page_times(web, paths, wrong, "well")
             for fault in _FAULTS:
                 with _with_fault(fault, web.nights, point, inject):
-                    results[fault] = _looked(web, paths, wrong, fault)
+                    results[fault] = _page_times(web, paths, wrong, fault)
                 begun = time.monotonic()
                 status = web.ask("GET", "/", Cookie=web.cookie).status
                 results[f"after {fault}"] = [status, round(time.monotonic() - begun, 1)]
@@ -90,7 +90,7 @@ def _paths(web: dashboard.Dashboard) -> list[str]:
     return [path for path in links if "logout" not in path]
 
 
-def _looked(web: dashboard.Dashboard, paths: list[str], wrong: list[str], fault: str) -> dict[str, object]:
+def _page_times(web: dashboard.Dashboard, paths: list[str], wrong: list[str], fault: str) -> dict[str, object]:
     statuses, slowest, where = Counter[str](), 0.0, ""
     for path in paths:
         begun = time.monotonic()

@@ -46,7 +46,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(all_rounds, indent=2))
     else:
-        _tell(all_rounds)
+        _print_summary(all_rounds)
     sys.exit(1 if all_rounds["defects"] else 0)
 
 
@@ -167,7 +167,7 @@ def _one_round(
         workers.put(worker)
 
 
-def _tell(result: dict[str, Any]) -> None:
+def _print_summary(result: dict[str, Any]) -> None:
     print(f"{result['cuts']} power cuts in {result['seconds']} s, {len(result['defects'])} defects")
     for kind in ("scenarios", "disks", "moments"):
         print("  " + ", ".join(f"{name} {count}" for name, count in result[kind].items()))

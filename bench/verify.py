@@ -77,10 +77,10 @@ def _measure_all(options: argparse.Namespace, point: Path) -> Mapping[str, objec
         for name in sorted(sides, key=lambda side: hash((number, side))):
             done[name].append(_cold(sides[name], point))
         say(", ".join(f"{name} {runs[-1].seconds:.1f} s ({runs[-1].cpu:.1f} of CPU)" for name, runs in done.items()))
-    return _told(done, all(quiet))
+    return _summary(done, all(quiet))
 
 
-def _told(done: Mapping[str, list[Timed]], quiet: bool) -> Mapping[str, object]:
+def _summary(done: Mapping[str, list[Timed]], quiet: bool) -> Mapping[str, object]:
     times = {name: [run.seconds for run in runs] for name, runs in done.items()}
     used = {name: [run.cpu for run in runs] for name, runs in done.items()}
     best = [min(sums, cat) for sums, cat in zip(times["b2sum"], times["cat"], strict=True)]

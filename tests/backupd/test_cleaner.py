@@ -20,7 +20,7 @@ from btrkeep.pool.orphans import DeadRoot, Drop, Key
 IDS = range(1000, 1_000_000)
 
 
-def looked(looks: list[tuple[float, set[int]]], watch: CleanerWatch | None = None) -> CleanerWatch:
+def watch_after(looks: list[tuple[float, set[int]]], watch: CleanerWatch | None = None) -> CleanerWatch:
     watch = watch or CleanerWatch()
     for at, waiting in looks:
         watch = watched(watch, at, waiting, None)
@@ -36,33 +36,33 @@ def evenly(count: int, per_second: float, every: float, until: float) -> list[tu
 def test_before_enough_was_seen_all_is_unknown() -> None:
     assert rate(CleanerWatch()) is None
     assert time_left(CleanerWatch(), None) is None
-    watch = looked([(0.0, {1, 2, 3})])
+    watch = watch_after([(0.0, {1, 2, 3})])
     assert rate(watch) is None
     assert time_left(watch, None) is None
-    watch = looked(evenly(100, 4, 0.1, 0.9))
+    watch = watch_after(evenly(100, 4, 0.1, 0.9))
     assert rate(watch) is None  # less than a second
-    assert time_left(looked(evenly(100, 4, 0.1, 1.0)), None) is None  # four of them gone
+    assert time_left(watch_after(evenly(100, 4, 0.1, 1.0)), None) is None  # four of them gone
 
 
 def test_six_looks_and_five_drops_are_needed_for_a_time_left() -> None:
     looks = evenly(100, 4, 0.5, 10)
-    assert time_left(looked(looks[:5]), None) is None  # eight drops in two seconds, but only four parts
-    assert time_left(looked(looks[:6]), None) is not None
+    assert time_left(watch_after(looks[:5]), None) is None  # eight drops in two seconds, but only four parts
+    assert time_left(watch_after(looks[:6]), None) is not None
     few = [(float(at), set(IDS[max(0, at - 5) : 100])) for at in range(11)]
-    assert time_left(looked(few[:10]), None) is None  # four drops
-    assert time_left(looked(few), None) is not None
+    assert time_left(watch_after(few[:10]), None) is None  # four drops
+    assert time_left(watch_after(few), None) is not None
 
 
 def test_the_time_left_is_known_from_a_whole_second_on() -> None:
     looks = evenly(100, 16, 0.125, 1.0)
-    assert time_left(looked(looks[:-1]), None) is None
-    assert rate(looked(looks[:-1])) is None
-    assert time_left(looked(looks), None) is not None
-    assert rate(looked(looks)) is not None
+    assert time_left(watch_after(looks[:-1]), None) is None
+    assert rate(watch_after(looks[:-1])) is None
+    assert time_left(watch_after(looks), None) is not None
+    assert rate(watch_after(looks)) is not None
 
 
 def test_at_an_even_pace_the_rate_and_the_time_left_are_exact() -> None:
-    watch = looked(evenly(600, 2, 0.5, 100))
+    watch = watch_after(evenly(600, 2, 0.5, 100))
     result, left = rate(watch), time_left(watch, None)
     assert result is not None
     assert result.per_minute == pytest.approx(120)
@@ -74,9 +74,9 @@ def test_at_an_even_pace_the_rate_and_the_time_left_are_exact() -> None:
 
 
 def test_new_ones_that_come_meanwhile_change_no_rate_but_the_time_left() -> None:
-    alone = looked(evenly(600, 2, 0.5, 100))
+    alone = watch_after(evenly(600, 2, 0.5, 100))
     looks = [(at, waiting | set(range(round(at * 10)))) for at, waiting in evenly(600, 2, 0.5, 100)]
-    more = looked(looks)
+    more = watch_after(looks)
     assert rate(more) == rate(alone)
     left, other = time_left(alone, None), time_left(more, None)
     assert left is not None
@@ -85,7 +85,7 @@ def test_new_ones_that_come_meanwhile_change_no_rate_but_the_time_left() -> None
 
 
 def test_a_queue_that_only_grows_has_no_rate_above_zero_and_no_end() -> None:
-    watch = looked([(float(at), set(range(at + 1))) for at in range(60)])
+    watch = watch_after([(float(at), set(range(at + 1))) for at in range(60)])
     result = rate(watch)
     assert result is not None
     assert result.per_minute == 0
@@ -95,9 +95,9 @@ def test_a_queue_that_only_grows_has_no_rate_above_zero_and_no_end() -> None:
 def test_idle_time_does_not_count_but_a_cleaner_that_sleeps_does() -> None:
     idle = [(float(at), set[int]()) for at in range(100)]
     busy = [(at + 100.0, waiting) for at, waiting in evenly(600, 2, 0.5, 50)]
-    assert rate(looked(idle + busy)) == rate(looked(busy))
+    assert rate(watch_after(idle + busy)) == rate(watch_after(busy))
     sleeping = [(at - 50, set(IDS[:600])) for at, _ in evenly(600, 2, 0.5, 50)]
-    result = rate(looked(sleeping + evenly(600, 2, 0.5, 50)[1:]))
+    result = rate(watch_after(sleeping + evenly(600, 2, 0.5, 50)[1:]))
     assert result is not None
     assert result.per_minute == pytest.approx(60)
 
@@ -105,7 +105,7 @@ def test_idle_time_does_not_count_but_a_cleaner_that_sleeps_does() -> None:
 def test_only_the_last_minutes_count() -> None:
     fast = evenly(5000, 20, 1, 200)
     slow = [(200.0 + at, set(IDS[4000 + at : 5000])) for at in range(1, int(WINDOW) + 50)]
-    watch = looked(fast + slow)
+    watch = watch_after(fast + slow)
     result = rate(watch)
     assert result is not None
     assert result.per_minute == pytest.approx(60, rel=0.01)
@@ -118,7 +118,7 @@ def test_the_more_uneven_the_pace_the_wider_the_time_left() -> None:
     for at, _ in even:
         burst = int(at // 20) * 40 + min(40, int(at % 20) * 20)  # forty within two seconds, then nothing for eighteen
         rough.append((at, set(IDS[burst:1000])))
-    left_when_even, left_when_rough = time_left(looked(even), None), time_left(looked(rough), None)
+    left_when_even, left_when_rough = time_left(watch_after(even), None), time_left(watch_after(rough), None)
     assert left_when_even is not None
     assert left_when_even.at_most is not None
     assert left_when_rough is not None
@@ -131,7 +131,7 @@ def test_the_uncertainty_is_that_of_ten_equal_parts_of_the_time() -> None:
     """Readings every four seconds; a part of ten begins and ends between two of them. In the last part nothing is dropped."""
     drops = [*[(8, 4, 12)[number % 3] for number in range(22)], 0, 0, 0]
     gone = [sum(drops[:number]) for number in range(26)]
-    left = time_left(looked([(4.0 * number, set(IDS[count:1000])) for number, count in enumerate(gone)]), None)
+    left = time_left(watch_after([(4.0 * number, set(IDS[count:1000])) for number, count in enumerate(gone)]), None)
     until = [
         sum(count * min(1.0, max(0.0, (at - 4 * number) / 4)) for number, count in enumerate(drops)) for at in range(0, 101, 10)
     ]
@@ -148,14 +148,14 @@ def test_the_last_part_of_the_time_ends_with_the_last_reading_however_a_sixth_of
     rounded = 120.66026270711713
     assert 6 * (rounded / 6) > rounded
     looks = [(20.0 * number, set(IDS[:1000])) for number in range(6)]
-    left, near = (time_left(looked([*looks, (end, set(IDS[100:1000]))]), None) for end in (rounded, 120.66))
+    left, near = (time_left(watch_after([*looks, (end, set(IDS[100:1000]))]), None) for end in (rounded, 120.66))
     assert left is not None
     assert near is not None
     assert left.at_least == pytest.approx(near.at_least, rel=1e-3)
 
 
 def test_the_dropped_share_of_the_present_subvolume_shortens_the_time_left() -> None:
-    watch = looked(evenly(110, 2, 0.5, 50))
+    watch = watch_after(evenly(110, 2, 0.5, 50))
     whole, half = time_left(watch, None), time_left(watch, 0.5)
     assert whole is not None
     assert half is not None
@@ -164,7 +164,7 @@ def test_the_dropped_share_of_the_present_subvolume_shortens_the_time_left() -> 
 
 
 def test_nothing_that_waits_takes_no_time() -> None:
-    left = time_left(looked([(0.0, set())]), None)
+    left = time_left(watch_after([(0.0, set())]), None)
     assert left is not None
     assert (left.seconds, left.at_least, left.at_most) == (0.0, 0.0, 0.0)
 
@@ -211,7 +211,7 @@ def test_only_a_folder_on_a_mounted_btrfs_can_be_watched(mountpoint: str, error:
 
 def test_a_part_of_the_time_may_end_before_the_second_look() -> None:
     """At an even pace the parts have no deviation, however uneven the looks are: the count alone is uncertain."""
-    watch = looked([(at, set(IDS[int(at) : 100])) for at in (0.0, 10.0, 11.0, 12.0, 13.0, 14.0)])
+    watch = watch_after([(at, set(IDS[int(at) : 100])) for at in (0.0, 10.0, 11.0, 12.0, 13.0, 14.0)])
     left = time_left(watch, None)
     assert left is not None
     assert [left.seconds, left.at_least] == pytest.approx([86, 86 / (1 + 2.5 / 14)])

@@ -153,7 +153,7 @@ def read_only(site: Nights) -> Iterator[None]:
 
 
 @contextmanager
-def gone(site: Nights) -> Iterator[None]:
+def without_state_folder(site: Nights) -> Iterator[None]:
     site.state.rename(site.state.with_name("away"))
     site.state.write_text("a file in its place")
     yield
@@ -161,7 +161,7 @@ def gone(site: Nights) -> Iterator[None]:
     site.state.with_name("away").rename(site.state)
 
 
-@pytest.mark.parametrize("fault", [damaged, newer, read_only, gone])
+@pytest.mark.parametrize("fault", [damaged, newer, read_only, without_state_folder])
 def test_an_unusable_catalogue_is_reported_once_and_so_is_its_end(
     site: Nights, server: Web, fault: Callable[[Nights], Any]
 ) -> None:

@@ -44,7 +44,7 @@ class Site:
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
-    def asked(self, *words: str) -> Any:
+    def run_at_terminal(self, *words: str) -> Any:
         return at_a_terminal([*BACKUPD, "--config", self.config, "setup", *words], {"PYTHONPATH": str(TOP)})
 
     def for_pool(self) -> tuple[str | Path, ...]:
@@ -195,7 +195,7 @@ def answer_all(terminal: Terminal, site: Site, sshd: Sshd) -> str:
 
 
 def test_at_a_terminal_it_asks_shows_the_fingerprint_and_waits_for_the_line(site: Site, sshd: Sshd) -> None:
-    with site.asked() as terminal:
+    with site.run_at_terminal() as terminal:
         answer_all(terminal, site, sshd)
         terminal.wait_for(re.escape(host_key_of(sshd)))
         assert not site.known_hosts.exists()
@@ -214,7 +214,7 @@ def test_at_a_terminal_it_asks_shows_the_fingerprint_and_waits_for_the_line(site
 
 def test_a_host_key_that_is_not_the_same_is_not_written_down(site: Site, sshd: Sshd) -> None:
     words = (*site.for_pool(), "--zone", "UTC", "--window", "none", *site.for_web1(sshd))
-    with site.asked(*map(str, words)) as terminal:
+    with site.run_at_terminal(*map(str, words)) as terminal:
         terminal.answer("Is the fingerprint the same", "n")
         assert terminal.ends() == 1
     assert "the host key was not accepted" in terminal.text
@@ -232,7 +232,7 @@ def test_interrupted_at_any_question_it_goes_on_when_it_is_run_again(site: Site,
     """Ctrl-C once at each question, in one long row: every run gets one question further than the one before."""
     key = b""
     for stop in QUESTIONS:
-        with site.asked() as terminal:
+        with site.run_at_terminal() as terminal:
             answers = {
                 "Where should the pool be": str(site.pool), "How long": "", "In which time zone": "", "When may": "",
                 "The host's address": sshd.address, "The host's ssh port": str(sshd.port), "The host's name": "web1",
@@ -308,13 +308,13 @@ def test_an_unchanged_example_is_no_configuration(site: Site, tmp_path: Path) ->
 def test_what_it_offers_for_a_pool_it_accepts_and_an_empty_answer_takes_it(site: Site) -> None:
     """The example's own path, here on no btrfs, and below the first mount something that is not a pool, are not offered."""
     site.config.write_text(site.config.read_text().replace("[pool]", f'[pool]\npath = "{site.folder}/backup"'))
-    with site.asked(*map(str, (*site.for_here(), "--no-run"))) as terminal:
+    with site.run_at_terminal(*map(str, (*site.for_here(), "--no-run"))) as terminal:
         offered = Path(terminal.wait_for(r"Where should the pool be\? \[(.*)\]: ")[1])
         assert not offered.exists()
         assert work("stat", "-f", "-c", "%T", offered.parent).stdout == "btrfs\n"
         assert terminal.interrupted() == 130
     site.config.write_text(site.config.read_text().replace(f"{site.folder}/backup", str(site.pool)))
-    with site.asked(*map(str, (*site.for_here(), "--no-run"))) as terminal:
+    with site.run_at_terminal(*map(str, (*site.for_here(), "--no-run"))) as terminal:
         for question in ("Where should the pool be", "How long", "In which time zone", "When may"):
             terminal.answer(question, "")
         assert terminal.ends() == 0, terminal.text

@@ -268,7 +268,7 @@ def test_a_mark_up_to_five_minutes_ahead_of_the_clock_counts() -> None:
 
 def test_the_last_complete_backup_is_deleted_only_when_it_was_requested_as_the_last() -> None:
     for wishes, stays in (({}, True), ({"last": True}, False)):
-        last = asked(1, marked=DAY, **wishes)
+        last = requested_deletion(1, marked=DAY, **wishes)
         step = ExpiryStep(last.name, ())
         assert _without_the_last(facts(last, backup(2, "failed")), [step], NOW) == (() if stays else (step,))
     future = backup(-3)  # stamped by a wrong clock: it may be any
@@ -331,34 +331,39 @@ def test_planning_for_a_large_pool_takes_well_below_two_seconds() -> None:
     assert time.process_time() - begun < 1.5
 
 
-def asked(age: int, marked: timedelta = timedelta(0), **wishes: Any) -> Candidate:
+def requested_deletion(age: int, marked: timedelta = timedelta(0), **wishes: Any) -> Candidate:
     return replace(backup(age, marked=marked), asked=DeletionRequest("private", **wishes))
 
 
 def test_a_backup_whose_deletion_was_requested_waits_for_its_grace_and_no_rule_keeps_it() -> None:
-    host_plan = plan(backup(0), asked(1), backup(2), asked(3, marked=DAY))
+    host_plan = plan(backup(0), requested_deletion(1), backup(2), requested_deletion(3, marked=DAY))
     assert (ages(host_plan.wait), ages(host_plan.delete), host_plan.revive) == ([1], [3], ())
 
 
 def test_requested_deletions_do_not_count_against_the_safety_limits() -> None:
-    many = [asked(age, at_once=True) for age in range(1, 30)]
+    many = [requested_deletion(age, at_once=True) for age in range(1, 30)]
     result = make_plan([facts(backup(0), *many, rows={})], ZONE, NOW, Forced())
     assert (result.skipped_hosts, result.count("delete")) == ({}, 29)
 
 
 def test_while_the_clock_is_in_doubt_only_backups_without_a_grace_are_deleted() -> None:
-    host_plan = plan(backup(0), asked(1, marked=2 * DAY), asked(2, at_once=True), clock_waits=True)
+    host_plan = plan(backup(0), requested_deletion(1, marked=2 * DAY), requested_deletion(2, at_once=True), clock_waits=True)
     assert (ages(host_plan.delete), ages(host_plan.wait)) == ([2], [1])
 
 
 def test_a_plan_limited_to_named_backups_deletes_no_others() -> None:
-    whole = make_plan([facts(backup(0), asked(1, at_once=True), asked(2, at_once=True), backup(3), backup(4))], ZONE, NOW, Forced())
-    name = asked(2).name
+    whole = make_plan(
+        [facts(backup(0), requested_deletion(1, at_once=True), requested_deletion(2, at_once=True), backup(3), backup(4))],
+        ZONE,
+        NOW,
+        Forced(),
+    )
+    name = requested_deletion(2).name
     left = deletions_of(whole, {("web", name)})
     assert [(host.delete[0].name, len(host.delete), host.mark, host.revive) for host in left.hosts] == [(name, 1, (), ())]
     assert deletions_of(whole, {("db", name)}).hosts == ()
-    unruled = make_plan([facts(backup(0), asked(1, at_once=True), policy=Retention())], ZONE, NOW, Forced())
-    assert (unruled.unruled, deletions_of(unruled, {("web", asked(1).name)}).unruled) == (
+    unruled = make_plan([facts(backup(0), requested_deletion(1, at_once=True), policy=Retention())], ZONE, NOW, Forced())
+    assert (unruled.unruled, deletions_of(unruled, {("web", requested_deletion(1).name)}).unruled) == (
         ("web",),
         (),
     )  # no note that everything is kept

@@ -359,7 +359,7 @@ def test_of_backups_that_differ_from_their_seal_only_the_changed_one_is_altered(
     seals = {name: Seal(rows[name], 50, 7) for name in rows if name not in {"new", "seal lost", "swapped, seal lost"}}
     described: list[str] = []
 
-    def look(path: Path) -> Subvolume | None:
+    def describe_recorded(path: Path) -> Subvolume | None:
         described.append(path.name)
         return subvolumes.get(path.name)
 
@@ -373,7 +373,7 @@ def test_of_backups_that_differ_from_their_seal_only_the_changed_one_is_altered(
         pool,
         entered,
         read_notes=read_notes,
-        describe=look,
+        describe=describe_recorded,
         last_changes=lambda _fd: dict(in_pool.values()),
     )
     monkeypatch.setattr("backupd.repo.seals._changes", lambda path, *_: iter([1] if path.name in CHANGED else []))

@@ -366,13 +366,15 @@ def test_a_policy_that_is_none_says_what_is_wrong(text: str, output: str) -> Non
 # --- deletions on request
 
 
-def asked(started: str, state: str = "complete", days_ago: int = 0, **wishes: Any) -> Candidate:
+def requested_deletion(started: str, state: str = "complete", days_ago: int = 0, **wishes: Any) -> Candidate:
     return backup(started, state, expired=NOW - days_ago * DAY, asked=DeletionRequest("private", **wishes))
 
 
 @pytest.mark.parametrize("policy", [FEW, POLICY, Retention()])
 def test_what_was_asked_to_be_deleted_goes_after_its_grace_whatever_a_rule_says(policy: Retention) -> None:
-    actual_decisions = decisions(backup("2026-11-18T22:00Z"), asked("2026-11-19T22:00Z"), policy=replace(policy, grace=3600))
+    actual_decisions = decisions(
+        backup("2026-11-18T22:00Z"), requested_deletion("2026-11-19T22:00Z"), policy=replace(policy, grace=3600)
+    )
     assert (actual_decisions["19"].keep, reasons_of(actual_decisions["19"])) == (False, ("deleted by hand: private",))
     assert actual_decisions["19"].expires == NOW + timedelta(hours=1)
     assert actual_decisions["18"].keep
@@ -380,26 +382,27 @@ def test_what_was_asked_to_be_deleted_goes_after_its_grace_whatever_a_rule_says(
 
 def test_a_backup_requested_to_be_deleted_at_once_has_no_grace() -> None:
     actual_decisions = decisions(
-        backup("2026-11-18T22:00Z"), asked("2026-11-19T22:00Z", at_once=True), policy=replace(FEW, grace=3600)
+        backup("2026-11-18T22:00Z"), requested_deletion("2026-11-19T22:00Z", at_once=True), policy=replace(FEW, grace=3600)
     )
     assert actual_decisions["19"].expires == NOW
 
 
 def test_a_backup_whose_deletion_was_requested_stands_for_no_period() -> None:
     """The other backup of its day represents the day, and it does not make a suspect one unnecessary."""
-    first, second = asked("2026-11-19T04:00Z"), backup("2026-11-19T22:00Z")
+    first, second = requested_deletion("2026-11-19T04:00Z"), backup("2026-11-19T22:00Z")
     assert reasons(second, first, backup("2026-11-20T22:00Z"), policy=Retention(daily=2, min_keep=1))["19"] == ("daily 2 of 2",)
-    newer = asked("2026-11-19T04:00Z"), backup("2026-11-20T22:00Z")
+    newer = requested_deletion("2026-11-19T04:00Z"), backup("2026-11-20T22:00Z")
     assert decisions(backup("2026-11-17T22:00Z"), backup("2026-11-18T22:00Z", "suspect"), *newer)["18"].keep
 
 
 def test_retention_deletes_the_last_complete_backup_only_on_request_as_the_last() -> None:
-    assert reasons(asked("2026-11-19T22:00Z"))["19"] == ("daily 1 of 1", "newest complete", "min_keep 1 of 1")
-    assert not decisions(asked("2026-11-19T22:00Z", last=True))["19"].keep
-    assert not decisions(asked("2026-11-18T22:00Z", "failed"), asked("2026-11-19T22:00Z"))["18"].keep
+    assert reasons(requested_deletion("2026-11-19T22:00Z"))["19"] == ("daily 1 of 1", "newest complete", "min_keep 1 of 1")
+    assert not decisions(requested_deletion("2026-11-19T22:00Z", last=True))["19"].keep
+    assert not decisions(requested_deletion("2026-11-18T22:00Z", "failed"), requested_deletion("2026-11-19T22:00Z"))["18"].keep
     future = backup(NOW + 100 * DAY)  # a backup with a time from a wrong clock does not count as one that stays
     assert {
-        decision.name: decision.keep for decision in decide([asked("2026-11-19T22:00Z"), future], FEW, ZoneInfo("UTC"), NOW)
+        decision.name: decision.keep
+        for decision in decide([requested_deletion("2026-11-19T22:00Z"), future], FEW, ZoneInfo("UTC"), NOW)
     } == {
         "2026-11-19T220000Z": True,
         future.name: True,
@@ -407,9 +410,9 @@ def test_retention_deletes_the_last_complete_backup_only_on_request_as_the_last(
 
 
 def test_a_hold_or_a_run_in_progress_keeps_a_backup_despite_a_requested_deletion() -> None:
-    candidate = replace(asked("2026-11-19T22:00Z"), hold=Hold(None, "court"))
+    candidate = replace(requested_deletion("2026-11-19T22:00Z"), hold=Hold(None, "court"))
     assert reasons_of(decisions(backup("2026-11-18T22:00Z"), candidate)["19"]) == ("held: court",)
-    candidate = replace(asked("2026-11-19T22:00Z"), in_use=True)
+    candidate = replace(requested_deletion("2026-11-19T22:00Z"), in_use=True)
     assert reasons_of(decisions(backup("2026-11-18T22:00Z"), candidate)["19"]) == ("base of the run in progress",)
 
 

@@ -32,7 +32,7 @@ DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 ONE = "6b0c8f0e-0000-4000-8000-000000000001"
 
 
-def look(taken: datetime, score: float = 1000.0, filesystem: str = ONE) -> FreeSpaceScore:
+def score_at(taken: datetime, score: float = 1000.0, filesystem: str = ONE) -> FreeSpaceScore:
     return FreeSpaceScore(
         filesystem, taken, 35_000, 34 << 40, 30 << 40, 1 << 40, 250_000, score, 400, 1 << 30, 10 << 40, ((4096, 7, 28672),)
     )
@@ -85,7 +85,7 @@ def test_whatever_moved_between_two_looks_stands_in_one_line(
     taken: list[datetime], moved: list[tuple[int, int]], count: int
 ) -> None:
     balances = [balance(NOW + timedelta(seconds=at), size) for at, size in moved]
-    lines = shown([look(moment) for moment in taken], balances, count)
+    lines = shown([score_at(moment) for moment in taken], balances, count)
     assert lines[0].moved is None
     between = [balance.moved for balance in balances if balance.finished and taken[0] < balance.finished <= taken[-1]]
     assert sum(line.moved or 0 for line in lines) == sum(between)
@@ -97,12 +97,12 @@ def test_whatever_moved_between_two_looks_stands_in_one_line(
 
 
 def test_a_balance_that_ends_as_a_look_is_taken_counts_there_only() -> None:
-    looks = [look(NOW), look(NOW + DAY), look(NOW + 2 * DAY)]
+    looks = [score_at(NOW), score_at(NOW + DAY), score_at(NOW + 2 * DAY)]
     assert [line.moved for line in shown(looks, [balance(NOW + DAY, 7), balance(NOW, 5)], 30)] == [None, 7, 0]
 
 
 def test_a_balance_without_an_end_counts_where_it_was_heard_of_last() -> None:
-    looks = [look(NOW), look(NOW + DAY), look(NOW + 2 * DAY)]
+    looks = [score_at(NOW), score_at(NOW + DAY), score_at(NOW + 2 * DAY)]
     lines = shown(looks, [balance(None, 7, NOW + DAY + HOUR)], 30)
     assert [line.moved for line in lines] == [None, 0, 7]
     assert (sums([balance(None, 7), balance(NOW, 5)]).moved, sums([]).count) == (12, 0)
@@ -117,7 +117,7 @@ def half_a_year(state: Path, filesystem: str) -> None:
     with Catalogue.open(state) as catalogue:
         for day in range(200, -1, -1):
             score = 1_000_000 * (1 + day % 20 / 50)
-            catalogue.add_score(look(NOW - day * DAY - HOUR, score, filesystem))
+            catalogue.add_score(score_at(NOW - day * DAY - HOUR, score, filesystem))
             if day % 20 == 0:
                 started = NOW - day * DAY - 3 * HOUR
                 number = catalogue.start_balance(filesystem, "/srv", started, os.getpid(), me, policy="benefit", budget=20 << 30)
@@ -285,7 +285,7 @@ def test_an_empty_history_says_how_to_begin_and_makes_no_catalogue(nights: Night
     assert not (tmp_path / "state").exists()
     filesystem = work("findmnt", "-no", "UUID", "--target", nights.pool).stdout.strip()
     with Catalogue.open(tmp_path / "state") as catalogue:
-        catalogue.add_score(look(datetime(2020, 2, 3, tzinfo=UTC), filesystem=filesystem))
+        catalogue.add_score(score_at(datetime(2020, 2, 3, tzinfo=UTC), filesystem=filesystem))
     assert "The newest are of 2020-02-03: --days N" in balancer("history", nights.pool, "--config", config).stdout
     (only,) = [
         line
@@ -308,12 +308,12 @@ def test_without_a_catalogue_there_is_no_history(nights: Nights) -> None:
 
 def test_two_looks_of_one_day_have_their_hours(monkeypatch: pytest.MonkeyPatch) -> None:
     noon = datetime(2026, 11, 20, 12, 34, 56, tzinfo=UTC)
-    text = "\n".join(history_view.lines(ONE, [look(noon), look(noon + 2 * HOUR, score=0.0)], []))
+    text = "\n".join(history_view.lines(ONE, [score_at(noon), score_at(noon + 2 * HOUR, score=0.0)], []))
     assert "2026-11-20 12:34" in text
     assert "2026-11-20 14:34" in text
     assert "Nothing was balanced" in text
     assert "(-100%)" in text
-    rising = "\n".join(history_view.lines(ONE, [look(noon, score=0.0), look(noon + DAY, score=0.0)], []))
+    rising = "\n".join(history_view.lines(ONE, [score_at(noon, score=0.0), score_at(noon + DAY, score=0.0)], []))
     assert "2026-11-20 12:34" not in rising
     assert "from 0 to 0," in rising
 
@@ -322,7 +322,7 @@ def test_the_json_in_the_documentation_has_the_fields_that_are_printed() -> None
     page = (TOP / "docs" / "json.rst").read_text(encoding="utf-8")
     example = json.loads(page.partition("btrfs-balancer history\n")[2].partition(".. code-block:: json\n\n")[2].split("\n\n")[0])
     step = BalanceStep(1, 1, 1, 1, 1, None, None, 1, 1.0, NOW, 1.0, 1, None, None, None, 1.0, "done", None)
-    printed = history_view.document(ONE, NOW, [look(NOW)], [(balance(None, 1), True, [step])])
+    printed = history_view.document(ONE, NOW, [score_at(NOW)], [(balance(None, 1), True, [step])])
 
     def keys(value: Any) -> Any:
         if isinstance(value, dict):

@@ -199,7 +199,7 @@ def until(process: subprocess.Popen[str], event: str) -> list[Event]:
 class Teller:
     """Prints each event as a line of JSON."""
 
-    def _say(self, event: str, **subject: Any) -> None:
+    def _print_event(self, event: str, **subject: Any) -> None:
         sys.stdout.write(json.dumps({"event": event, **subject}) + "\n")
         sys.stdout.flush()
 
@@ -207,28 +207,28 @@ class Teller:
         getattr(self, EVENTS[type(event)])(event)
 
     def begins(self, started: BalanceStarted) -> None:
-        self._say("begins", score=started.numbers.score)
+        self._print_event("begins", score=started.numbers.score)
 
     def step_begins(self, group: PlannedBlockGroup) -> None:
-        self._say("step_begins", vaddr=group.vaddr, used=group.used)
+        self._print_event("step_begins", vaddr=group.vaddr, used=group.used)
 
     def progress(self, progress: BalanceProgress) -> None:
-        self._say("progress", left=progress.left, written=progress.written)
+        self._print_event("progress", left=progress.left, written=progress.written)
 
     def step_ends(self, done: StepDone) -> None:
-        self._say("step_ends", vaddr=done.group.vaddr, outcome=done.outcome, moved=done.moved, error=done.error)
+        self._print_event("step_ends", vaddr=done.group.vaddr, outcome=done.outcome, moved=done.moved, error=done.error)
 
     def waits(self, waiting: Waiting) -> None:
-        self._say("waits", why=waiting.why)
+        self._print_event("waits", why=waiting.why)
 
     def stopping(self, cancelling: Cancelling) -> None:
-        self._say("stopping", why=cancelling.why)
+        self._print_event("stopping", why=cancelling.why)
 
     def warns(self, notice: Notice) -> None:
-        self._say("warns", text=notice.text)
+        self._print_event("warns", text=notice.text)
 
     def ends(self, report: Report) -> None:
-        self._say("ends", ending=report.reason, why=report.why, steps=len(report.steps), signal=report.signal)
+        self._print_event("ends", ending=report.reason, why=report.why, steps=len(report.steps), signal=report.signal)
 
 
 def signalling(function: Callable[..., Any], number: int, count: int, *, after: bool = False) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ def committed(state: Path) -> dict[str, int]:
     return by_name
 
 
-def look(catalogue: Catalogue, state: Path, seen: dict[str, int], wrong: list[str]) -> None:
+def check_catalogue(catalogue: Catalogue, state: Path, seen: dict[str, int], wrong: list[str]) -> None:
     floor = committed(state)
     texts: dict[str, set[int]] = {}
     rows: Counter[str] = Counter()
@@ -55,7 +55,7 @@ def main() -> None:
                 for _ in range(chance.choice((1, 1, 3, 20) if patient else (1, 2))):
                     with_journal = Path(state / "catalogue.sqlite-wal").exists()
                     begun = time.monotonic()
-                    look(catalogue, state, seen, wrong)
+                    check_catalogue(catalogue, state, seen, wrong)
                     longest = max(longest, time.monotonic() - begun)
                     counts["journal" if with_journal else "alone"] += 1
                     time.sleep(chance.choice((0, 0, 0.001, 0.01)))

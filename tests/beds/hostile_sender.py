@@ -275,7 +275,7 @@ class Sender:
             elif number == DELETED:
                 self._deleted()
             else:
-                self._one(number)
+                self._answer_request(number)
         wire.write_number(DONE)
         for _ in range(5):
             wire.write_varint(1000, 3)  # statistics
@@ -295,7 +295,7 @@ class Sender:
         for number in numbers:
             self.wire.write_varint(number)
 
-    def _one(self, number: int) -> None:
+    def _answer_request(self, number: int) -> None:
         wire = self.wire
         flags = wire.read_int(2)
         echo = wire.read(1) if flags & BASIS_TYPE else b""

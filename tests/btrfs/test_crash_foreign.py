@@ -84,7 +84,7 @@ MADE: dict[str, Callable[[Nights, Path], object]] = {
 }
 
 
-def look(path: Path) -> object:
+def identity_of(path: Path) -> object:
     status = path.lstat()
     inside = sorted(manifest(path).items()) if path.is_dir() and not path.is_symlink() else None
     return (status.st_ino, status.st_mode, path.readlink() if path.is_symlink() else None, inside)
@@ -94,14 +94,14 @@ def look(path: Path) -> object:
 def test_what_lies_at_working_and_is_not_ours_is_in_the_way_and_says_so(nights: Nights, tree: Path, subject: str) -> None:
     path = nights.pool / "hosts" / "web" / ".working"
     MADE[subject](nights, path)
-    before = look(path)
+    before = identity_of(path)
     nights.settings("backup", concurrency=1)
     answer = nights.run(status=1)
     assert answer["web"]["outcome"] == "failed"
     assert "does not belong to btrkeep" in answer["web"]["error"]
     assert str(path) in answer["web"]["error"]
     assert answer["other"]["outcome"] == "complete"
-    assert look(path) == before
+    assert identity_of(path) == before
     work("rm", path) if path.is_symlink() or path.is_file() else path.rename(path.with_name("aside"))
     assert nights.run("web")["web"]["outcome"] == "complete"
 
@@ -110,14 +110,14 @@ def test_what_lies_at_working_and_is_not_ours_is_in_the_way_and_says_so(nights: 
 def test_what_has_the_name_of_a_backup_and_is_none_is_left_alone(nights: Nights, tree: Path, subject: str) -> None:
     path = nights.pool / "hosts" / "web" / LATER
     MADE[subject](nights, path)
-    before = look(path)
+    before = identity_of(path)
     assert nights.run("web")["web"]["outcome"] == "complete"
-    assert look(path) == before
+    assert identity_of(path) == before
     assert len(nights.names("web")) == 3
     done = nights.backupd("rebuild", check=False)
     assert done.returncode == 1
     assert f"web/{LATER}" in done.stdout
-    assert look(path) == before
+    assert identity_of(path) == before
     assert rows(nights, f"select count(*) from backup where name = '{LATER}'") == [(0,)]
 
 
@@ -131,9 +131,9 @@ def test_a_name_that_is_taken_is_not_taken_from_it(nights: Nights, tree: Path, s
     taken = [nights.pool / "hosts" / "web" / f"2031-05-05T10000{second}Z" for second in range(5)]
     for path in taken:
         MADE[subject](nights, path)
-    before = [look(path) for path in taken]
+    before = [identity_of(path) for path in taken]
     nights.backupd("run", "web", "--now", "2031-05-05T10:00:00Z")
-    assert [look(path) for path in taken] == before
+    assert [identity_of(path) for path in taken] == before
     assert nights.record("web", "2031-05-05T100005Z")["started"][:17] == "2031-05-05T10:00:"
     assert not nights.backup("web", ".working").exists()
 

@@ -53,11 +53,11 @@ def most_groups_at_once(nights: Nights) -> Iterator[list[int]]:
     """The maximum number of process groups that received into the pool at the same time, polled continuously."""
     seen, over = [0], threading.Event()
 
-    def look() -> None:
+    def watch_groups() -> None:
         while not over.wait(0.005):
             seen.append(len({group_of(pid) for pid in receivers(nights)} - {None}))
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=watch_groups)
     thread.start()
     try:
         yield seen

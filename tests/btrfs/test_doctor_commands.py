@@ -44,11 +44,11 @@ def finding_of(facts: DoctorFacts, name: str) -> Finding:
     return findings[0]
 
 
-def follow(point: Path, name: str, look: Look = facts_of, new: str = "") -> None:
+def follow(point: Path, name: str, read_facts: Look = facts_of, new: str = "") -> None:
     """Runs the printed lines one after the other, as an administrator would paste them; `new` replaces /dev/NEW."""
-    finding = finding_of(look(point), name)
+    finding = finding_of(read_facts(point), name)
     run(point, finding, new)
-    assert all(after.text != finding.text for after in examine(look(point)).findings), finding.remedy.lines
+    assert all(after.text != finding.text for after in examine(read_facts(point)).findings), finding.remedy.lines
 
 
 def run(point: Path, finding: Finding, new: str = "") -> None:
@@ -375,19 +375,19 @@ def test_those_of_metadata_on_several_devices(profile: str, count: int, better: 
 
 @tried("ssh-key", "known-hosts")
 def test_keys(plain: Path) -> None:
-    def look(point: Path) -> DoctorFacts:
+    def facts_with_keys(point: Path) -> DoctorFacts:
         keys = {name: key_file(point / name) for name in ("key", "known_hosts")}
         return replace(facts_of(point), site=replace(facts_of(point).site, key=keys["key"], known_hosts=keys["known_hosts"]))
 
     def key_file(path: Path) -> KeyFile:
         return KeyFile(path, path.stat().st_mode & 0o777 if path.exists() else None)
 
-    follow(plain, "ssh-key", look)
+    follow(plain, "ssh-key", facts_with_keys)
     (plain / "key").chmod(0o644)
-    follow(plain, "ssh-key", look)
+    follow(plain, "ssh-key", facts_with_keys)
     (plain / "known_hosts").write_text("web1 ssh-ed25519 AAAA\n")
     (plain / "known_hosts").chmod(0o666)
-    follow(plain, "known-hosts", look)
+    follow(plain, "known-hosts", facts_with_keys)
 
 
 NOT_TRIED = {

@@ -89,12 +89,12 @@ def test_the_lock_is_held_while_a_block_group_moves_and_free_again_afterwards(ma
     locks.mkdir(parents=True)
     refused: list[str] = []
 
-    def look() -> None:
+    def try_balance_lock() -> None:
         with pytest.raises(LockHeld) as error:
             take_lock(locks / BALANCE_LOCK, "backupd expire", SINCE)
         refused.append(error.value.message)
 
-    Balancing(point, RunSettings(**{**QUICK, "budget": 200 << 20}), sinks=[Seen("progress", look)]).run()
+    Balancing(point, RunSettings(**{**QUICK, "budget": 200 << 20}), sinks=[Seen("progress", try_balance_lock)]).run()
     assert refused
     assert all("btrfs-balancer" in text for text in refused)
     take_lock(locks / BALANCE_LOCK, "backupd expire", SINCE).release()

@@ -64,7 +64,7 @@ FOREIGN: dict[str, Callable[[Expiries, str], object]] = {
 }
 
 
-def look(path: Path) -> object:
+def identity_of(path: Path) -> object:
     status = path.lstat()
     inside = sorted(manifest(path.resolve()).items()) if path.is_dir() else None
     return (status.st_ino, status.st_mode, path.readlink() if path.is_symlink() else None, inside)
@@ -76,7 +76,7 @@ def test_what_is_not_ours_stays_although_notes_and_rows_say_that_it_has_expired(
     names = pool.history("web", 5)
     FOREIGN[subject](pool, OLDER)
     path = pool.pool / "hosts" / "web" / OLDER
-    before = look(path)
+    before = identity_of(path)
     pool.expire()
     notes = pool.notes("web")
     notes["backups"][OLDER] = {"expired": {"at": "2026-01-02T00:00:00Z", "why": "no rule keeps it"}}
@@ -87,7 +87,7 @@ def test_what_is_not_ours_stays_although_notes_and_rows_say_that_it_has_expired(
         columns = "host, name, path, state, started, outcome, subvolume_id, uuid"
         connection.execute(f"insert into backup ({columns}) values (?, ?, ?, ?, ?, ?, ?, 'x')", (*values, number))
     pool.backupd("expire", *at(LATER), check=False)
-    assert look(path) == before
+    assert identity_of(path) == before
     assert [name for name in pool.left("web") if name != OLDER] == names[2:]
 
 

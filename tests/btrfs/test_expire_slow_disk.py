@@ -60,7 +60,7 @@ class Late:
         work("mount", "-t", "btrfs", "-o", "noatime,nossd", loop, point)
         stack.callback(btrfs.unmount, point)
 
-    def say(self, word: bytes) -> None:
+    def send_command(self, word: bytes) -> None:
         """`p`: the disk pauses; `r`: it continues."""
         with closing(socket.socket(socket.AF_UNIX)) as control:
             control.connect(str(self._control))
@@ -112,7 +112,7 @@ def test_a_signal_ends_it_although_much_is_left_to_read_and_nothing_more_is_dele
 
 def test_it_goes_on_when_a_disk_goes_on_that_stood_still_and_others_are_answered_meanwhile(late: Late) -> None:
     process = late.looking()
-    late.say(b"p")
+    late.send_command(b"p")
     try:
         for words in (("status",), ("list",), ("log",)):
             done = late.nights.backupd(*words, check=False)
@@ -121,7 +121,7 @@ def test_it_goes_on_when_a_disk_goes_on_that_stood_still_and_others_are_answered
         time.sleep(15)
         assert process.poll() is None
     finally:
-        late.say(b"r")
+        late.send_command(b"r")
     status, out, err = ended(process, 250)
     assert status == 0, err
     assert json.loads(out)["deleted"] == 3
@@ -134,13 +134,13 @@ def test_one_that_the_kernel_ends_for_want_of_memory_meanwhile_has_deleted_nothi
     with cgroups.limited("memory", 300 << 20) as group:
         process = late.looking(group)
         Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")  # the kernel is to choose it
-        late.say(b"p")
+        late.send_command(b"p")
         filling = threading.Thread(target=cgroups.fill_up, args=(group,))
         try:
             filling.start()
             wait_for(lambda: cgroups.has_killed(group))
         finally:
-            late.say(b"r")
+            late.send_command(b"r")
             filling.join()
         assert process.wait(60) == -signal.SIGKILL
     assert late.nights.names("web") == late.names

@@ -37,7 +37,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundBackup:
     """A backup in a pool, as btrfs has it."""
 
     path: Path
@@ -94,7 +94,7 @@ class History:
         self.history.append(f"{now:%m-%dT%H:%M} {server}: {' '.join(words)}: {done.returncode}")
         assert done.returncode in status, f"{self}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, f"{self}\n{done.stderr}"
-        self.look()
+        self.check_pools()
         return json.loads(done.stdout) if "--json" in words and done.stdout else None
 
     def __str__(self) -> str:
@@ -196,17 +196,17 @@ class History:
 
     # --- what is there
 
-    def backups_of(self, server: str) -> list[Found]:
+    def backups_of(self, server: str) -> list[FoundBackup]:
         pool = self.servers[server].pool
         lines = work("btrfs", "subvolume", "list", "-u", "-R", pool).stdout.splitlines()
-        return [backup for line in lines if (backup := _found(pool, line))]
+        return [backup for line in lines if (backup := _backup_of_line(pool, line))]
 
     def machine(self, server: str, host: str) -> str:
         """Whose backups lie in that host's folder: of one machine alone."""
         (output,) = {self.truth[backup.content][0] for backup in self.backups_of(server) if backup.host == host}
         return output
 
-    def look(self) -> None:
+    def check_pools(self) -> None:
         """Every backup in every pool is what its machine had; no folder has those of two machines, and nothing is half there."""
         for server, nights in self.servers.items():
             backups = self.backups_of(server)
@@ -226,7 +226,7 @@ class History:
             lost = {content for name, content in self.held if name == server} - {backup.content for backup in backups}
             assert not lost, f"{self}\n{server}: a held backup is gone: {lost}"
 
-    def _keep(self, server: str, backup: Found) -> None:
+    def _keep(self, server: str, backup: FoundBackup) -> None:
         """It was made just now: this is what its machine has."""
         machine = self.own.get((server, backup.host))
         assert machine, f"{self}\n{server}: {backup.path} is of nobody"
@@ -262,17 +262,17 @@ class History:
             assert wanted is None or wanted.name <= here, why
 
 
-def _by_name(backup: Found) -> str:
+def _by_name(backup: FoundBackup) -> str:
     return backup.name
 
 
-def _found(pool: Path, line: str) -> Found | None:
+def _backup_of_line(pool: Path, line: str) -> FoundBackup | None:
     words = line.split()
     path = pool / words[-1]
     if path.parent.parent != pool / "hosts" or not path.name[0].isdigit():
         return None
     received, uuid = words[words.index("received_uuid") + 1], words[words.index("uuid") + 1]
-    return Found(path, int(words[1]), uuid if received == _NONE else received, path.parent.name)
+    return FoundBackup(path, int(words[1]), uuid if received == _NONE else received, path.parent.name)
 
 
 @pytest.mark.slow

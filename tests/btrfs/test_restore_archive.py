@@ -293,7 +293,7 @@ def streamed(backup: Path, pipe_bytes: list[int], last: int = 1 << 30) -> bytes:
     reading, writing = os.pipe()
     reports = 0
 
-    def tell(_: RestoreProgress) -> None:
+    def stop_after_reports(_: RestoreProgress) -> None:
         nonlocal reports
         reports += 1
         if reports >= last:
@@ -301,7 +301,7 @@ def streamed(backup: Path, pipe_bytes: list[int], last: int = 1 << 30) -> bytes:
 
     def write() -> None:
         with Tree(backup) as tree, suppress(Cancelled):
-            write_stream(tree, [b"/"], writing, tell)
+            write_stream(tree, [b"/"], writing, stop_after_reports)
         pipe_bytes.append(fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ))
         os.close(writing)
 

@@ -151,7 +151,7 @@ def test_no_other_user_can_open_anything_while_it_is_restored(nights: Nights, pu
     hostile(nights)
     out, tried = public_folder / "out", 0
 
-    def tell(_: RestoreProgress) -> None:
+    def check_output(_: RestoreProgress) -> None:
         nonlocal tried
         if out.exists():
             tried += 1
@@ -159,7 +159,7 @@ def test_no_other_user_can_open_anything_while_it_is_restored(nights: Nights, pu
 
     with Tree(nights.backup("web1")) as tree:
         request = RestoreRequest("web1", "", (b"/",), str(out))
-        LocalRestore(tree, request, reflinks=False, tell=tell).run(LocalRestore(tree, request, reflinks=False).preview())
+        LocalRestore(tree, request, reflinks=False, tell=check_output).run(LocalRestore(tree, request, reflinks=False).preview())
     assert tried > 10
 
 

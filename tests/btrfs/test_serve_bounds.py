@@ -179,12 +179,12 @@ def test_a_tar_of_a_file_with_many_holes_takes_no_memory_for_each_of_them(servic
 
 
 def test_a_page_of_a_crowded_folder_takes_memory_for_the_page(crowd: Nights, service: Service) -> None:
-    def look() -> None:
+    def browse_crowd() -> None:
         answer = service.agent().ask("browse", host="crowd", backup="2026-11-05", path="/many", offset=MANY - 10, limit=100)
         truth = sorted(path.name for path in crowd.data("crowd", "/many", crowd.names("crowd")[0]).iterdir())[-10:]
         assert (answer["total"], [entry["name"] for entry in answer["entries"]]) == (MANY, truth)
 
-    assert taken(service, look) < 12 * MIB
+    assert taken(service, browse_crowd) < 12 * MIB
 
 
 # --- questions that take as long as there is to read

@@ -38,7 +38,7 @@ SOON = 100.0  # seconds, on a machine under any load; things that must not be wa
 LONG = 600
 
 
-def tell(process: "subprocess.Popen[str]", number: int = signal.SIGTERM) -> None:
+def deliver_signal(process: "subprocess.Popen[str]", number: int = signal.SIGTERM) -> None:
     """Sends the signal, and waits until it has been taken: two at once would be one."""
     process.send_signal(number)
     wait_for(lambda: number not in pending(process.pid))
@@ -160,7 +160,7 @@ def test_a_second_signal_does_not_wait_for_any_transfer(nights: Nights, web: Pat
     nights.host("web", web, before=["/bin/sh", "-c", f"trap '' TERM; touch {nights.top}/begun; sleep {LONG}; exit 1"])
     process = backupd_running("--config", nights.config, "run", "web", program=PATIENT)
     wait_for((nights.top / "begun").exists)
-    tell(process)
+    deliver_signal(process)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1)
     stopped(process)
@@ -174,7 +174,7 @@ def test_a_second_signal_ends_a_step_that_takes_long_and_the_next_run_ends_what_
     nights.run()
     change(web)
     with held_at(nights, "before", step, "run", "web") as process:
-        tell(process)
+        deliver_signal(process)
         stopped(process)
     nights.run("web")
     assert len(nights.names("web")) == 2
@@ -186,7 +186,7 @@ def test_a_signal_while_working_is_prepared_starts_no_transfer(nights: Nights, w
     nights.run()
     change(web)
     with held_at(nights, "before", "hard links split", "run", "web") as process:
-        tell(process)
+        deliver_signal(process)
     status, stdout, _ = ended(process)
     assert (status, "web: partial" in stdout) == (exit_status(signal.SIGTERM), True)
     assert len(nights.names("web")) == 1
@@ -197,7 +197,7 @@ def test_a_signal_while_working_is_prepared_starts_no_transfer(nights: Nights, w
 
 def test_a_signal_while_a_backup_is_made_final_lets_it_become_final(nights: Nights, web: Path) -> None:
     with held_at(nights, "before", "subvolume made read-only", "run", "web") as process:
-        tell(process)
+        deliver_signal(process)
     status, stdout, _ = ended(process)
     assert (status, "web: complete" in stdout) == (exit_status(signal.SIGTERM), True)
     assert nights.differences("web", web) == []
@@ -244,7 +244,7 @@ def test_a_first_signal_lets_the_hook_after_come_to_its_end_and_a_second_one_doe
     nights.host("web", web, after=["/bin/sh", "-c", f"touch {begun}; sleep {LONG}"])
     process = backupd_running("--config", nights.config, "run", "web", program=PATIENT)
     wait_for(begun.exists)
-    tell(process)
+    deliver_signal(process)
     stopped(process)
     wait_for(lambda: not processes(begun))
 

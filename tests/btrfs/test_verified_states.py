@@ -42,7 +42,7 @@ def nights(make_btrfs: Callable[..., Path], tree: Path) -> Nights:
     return nights
 
 
-def looks(nights: Nights) -> list[tuple[str, str] | None]:
+def verified_states(nights: Nights) -> list[tuple[str, str] | None]:
     """(state, by) of each backup, oldest first."""
     answer = [row["verified"] for row in nights.json("list", "web")]
     return [(row["state"], row["by"]) if row else None for row in answer]
@@ -66,13 +66,13 @@ def a_second_passes(nights: Nights, host: str = "web") -> None:
 
 
 def test_a_scrub_says_it_of_the_backups_that_were_there_when_it_began(nights: Nights) -> None:
-    assert looks(nights) == [None]
+    assert verified_states(nights) == [None]
     assert "never" in nights.backupd("list", "web").stdout
     assert status(nights) is None
     a_second_passes(nights)
     assert scrub(nights)["outcome"] == "finished"
     nights.run("web")
-    assert looks(nights) == [("whole", "scrub"), None]
+    assert verified_states(nights) == [("whole", "scrub"), None]
     began = work("env", "TZ=UTC", "btrfs", "scrub", "status", nights.top).stdout.split("Scrub started:")[1].splitlines()[0].strip()
     with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
         (fact,) = connection.execute("SELECT value FROM about WHERE name = 'scrub'").fetchone()
@@ -95,20 +95,20 @@ def test_files_that_were_read_say_it_in_part_and_then_whole_also_after_a_rebuild
     nights.run("web")
     newest = f"web@{nights.names('web')[1]}"
     nights.backupd("verify", newest, "--sample", "50%")
-    assert looks(nights) == [None, ("in part", "verify")]
+    assert verified_states(nights) == [None, ("in part", "verify")]
     nights.backupd("verify", newest)
-    assert looks(nights) == [None, ("whole", "verify")]
+    assert verified_states(nights) == [None, ("whole", "verify")]
     answer = nights.json("list", "web")[1]["verified"]
     assert (answer["read"], answer["compared"], answer["damaged"], answer["damages"]) == (202, 0, [], 0)
     (nights.state / "catalogue.sqlite").unlink()
     nights.backupd("rebuild")
-    assert looks(nights) == [None, ("whole", "verify")]
+    assert verified_states(nights) == [None, ("whole", "verify")]
     with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
         connection.execute("DELETE FROM verification")  # as after a kill
         connection.commit()
-    assert looks(nights) == [None, None]
+    assert verified_states(nights) == [None, None]
     nights.backupd("verify", newest, "--time", "0s")  # reads nothing, but updates the catalogue
-    assert looks(nights) == [None, ("whole", "verify")]
+    assert verified_states(nights) == [None, ("whole", "verify")]
 
 
 def test_damage_counts_more_than_the_scrub_that_found_it_and_the_other_backups_are_whole(nights: Nights, tree: Path) -> None:
@@ -123,7 +123,7 @@ def test_damage_counts_more_than_the_scrub_that_found_it_and_the_other_backups_a
             break
         time.sleep(5)
     assert [damaged_file["path"] for damaged_file in fields["damaged"]] == [f"{tree}/file"]
-    assert looks(nights) == [("damaged", None), ("whole", "scrub")]
+    assert verified_states(nights) == [("damaged", None), ("whole", "scrub")]
     first, second = (line for line in nights.backupd("list", "web").stdout.splitlines() if line.startswith("web"))
     assert "damaged" in first
     assert f"damaged: {tree}/file" in first
@@ -144,7 +144,7 @@ def test_a_scrub_whose_errors_have_not_all_a_name_says_nothing_of_the_backups_wi
     a_second_passes(nights)
     damage(nights.top, content[: 256 << 10])
     assert scrub(nights)["unnamed"] > 0
-    assert looks(nights)[1] is None
+    assert verified_states(nights)[1] is None
 
 
 def test_an_alarm_reports_data_not_read_for_long_after_a_first_verification_or_with_max_age(nights: Nights) -> None:

@@ -130,7 +130,7 @@ class Pool(Nights):
     def in_pool(self) -> Backups:
         """Every backup of the pool, by the folders and files in it."""
         hosts = sorted(path.name for path in (self.pool / "hosts").iterdir())
-        return {f"{host} {name}": _what(path) for host in hosts for name, path in self.labels(host).items()}
+        return {f"{host} {name}": _state_of(path) for host in hosts for name, path in self.labels(host).items()}
 
 
 def _present(path: Path, *, here: bool, make: Callable[[Path], object]) -> None:
@@ -140,7 +140,7 @@ def _present(path: Path, *, here: bool, make: Callable[[Path], object]) -> None:
         path.unlink(missing_ok=True)
 
 
-def _what(backup: Path) -> str:
+def _state_of(backup: Path) -> str:
     """What a backup is, by backup.json and notes.json."""
     notes = backup.parent / "notes.json"
     answer = json.loads(notes.read_text())["backups"].get(backup.name, {}) if notes.exists() else {}

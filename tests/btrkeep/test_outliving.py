@@ -70,7 +70,7 @@ class Command:
         (self.folder / "clock.new").write_text(str(seconds))
         (self.folder / "clock.new").rename(self.folder / "clock")
 
-    def look(self) -> None:
+    def wait_for_check(self) -> None:
         """Waits until it has seen what the storage answers now."""
         looks = self.folder / "looks"
         before = looks.stat().st_size
@@ -148,11 +148,11 @@ def test_a_silence_that_ends_in_time_ends_no_command(tmp_path: Path) -> None:
     command.child()
     for moment in (1, 101, 201):
         command.be_silent()
-        command.look()
+        command.wait_for_check()
         command.set_clock(moment + 99)
-        command.look()
+        command.wait_for_check()
         (tmp_path / "silent").unlink()
-        command.look()
+        command.wait_for_check()
         command.set_clock(moment + 100)
     (tmp_path / "go").touch()
     assert command.end()[0] == 5
@@ -189,7 +189,7 @@ def test_a_signal_that_asks_for_no_end_reaches_the_work_and_ends_no_patience(tmp
     command.be_silent()
     os.kill(command.process.pid, signal.SIGUSR1)
     wait_for((tmp_path / "asked").exists)
-    command.look()
+    command.wait_for_check()
     assert command.process.poll() is None
     (tmp_path / "go").touch()
     assert command.end()[0] == 0

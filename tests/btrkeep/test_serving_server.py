@@ -10,7 +10,7 @@ import pytest
 from btrkeep.serving.server import Server
 
 
-def asked(path: Path) -> bytes:
+def receive_from(path: Path) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(60)
         connection.connect(str(path))
@@ -39,9 +39,9 @@ def test_a_connection_for_which_no_thread_can_be_started_is_told_to_try_again_an
     try:
         refuses.append(True)
         for _ in range(2):
-            assert json.loads(asked(tmp_path / "socket"))["kind"] == "busy"
+            assert json.loads(receive_from(tmp_path / "socket"))["kind"] == "busy"
         refuses.clear()
-        assert asked(tmp_path / "socket") == b"answered"
+        assert receive_from(tmp_path / "socket") == b"answered"
     finally:
         server.stop()
         serving.join(60)

@@ -38,7 +38,7 @@ BOTH = {"type": "rule", "values": sorted({*LOOKS["values"], *ROOM["values"]})}
     ],
 )
 def test_axe_is_content_with_the_site(site: Dashboard, browser: Browser, scheme: str, size: Any, rules: Any) -> None:
-    assert looked(site, browser, (*PAGES, *MORE), scheme, size, rules) == []
+    assert axe_findings(site, browser, (*PAGES, *MORE), scheme, size, rules) == []
 
 
 @pytest.mark.parametrize(("scheme", "rules"), [("light", EVERYTHING), ("dark", LOOKS)], ids=["light", "dark"])
@@ -55,11 +55,12 @@ def test_axe_is_content_with_the_files(shop: Dashboard, browser: Browser, scheme
     )
     restore = f"/restore/shop?path={shop.nights.source}/prices.txt"
     assert (
-        looked(shop, browser, (*pages, restore, f"/hosts/shop/hold?backup={first}", "/hosts/shop/run"), scheme, LAPTOP, rules) == []
+        axe_findings(shop, browser, (*pages, restore, f"/hosts/shop/hold?backup={first}", "/hosts/shop/run"), scheme, LAPTOP, rules)
+        == []
     )
 
 
-def looked(web: Dashboard, browser: Browser, paths: tuple[str, ...], scheme: str, size: Any, rules: Any) -> list[str]:
+def axe_findings(web: Dashboard, browser: Browser, paths: tuple[str, ...], scheme: str, size: Any, rules: Any) -> list[str]:
     """The findings of axe about each, a line for each rule."""
     lines = []
     with visit(browser, web.url, color_scheme=scheme, viewport=size) as (page, _):

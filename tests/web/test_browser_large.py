@@ -25,7 +25,7 @@ def large(request: pytest.FixtureRequest, no_leftovers: None) -> Iterator[Dashbo
         yield web
 
 
-def asked(web: Dashboard, statement: str) -> list[str]:
+def query_catalogue(web: Dashboard, statement: str) -> list[str]:
     assert web.made
     return work("sqlite3", web.made.state / "catalogue.sqlite", statement).stdout.split()
 
@@ -52,7 +52,7 @@ def test_every_page_opens_and_the_hosts_are_found_filtered_and_sorted(large: Das
         expect(rows).to_have_count(1)
         rows.first.get_by_role("link", name=output).click()
         expect(page.get_by_role("heading", level=1)).to_contain_text(output)
-        kept = asked(large, f"SELECT name FROM backup WHERE host = '{output}' AND name IS NOT NULL")
+        kept = query_catalogue(large, f"SELECT name FROM backup WHERE host = '{output}' AND name IS NOT NULL")
         assert len(kept) == BACKUPS
         assert set(kept) <= set(re.findall(r"2\d{3}-\d\d-\d\dT\d{6}Z", page.content()))
         noticed.nothing()

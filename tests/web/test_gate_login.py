@@ -351,7 +351,7 @@ def test_a_login_during_a_change_of_the_password_does_not_outlive_it(
     """Otherwise repeated logins with the old password would succeed between the check and the session."""
     store, right = Store(settings.data), passwords.is_right
 
-    def looked(text: str | None, password: str) -> bool:
+    def check_and_change(text: str | None, password: str) -> bool:
         is_true = right(text, password)
         if how == "changed":
             store.set_hash("alice", CHEAP.hash("another one, and long"), datetime.now(UTC))
@@ -359,7 +359,7 @@ def test_a_login_during_a_change_of_the_password_does_not_outlive_it(
             store.remove_user("alice")
         return is_true
 
-    monkeypatch.setattr(passwords, "is_right", looked)
+    monkeypatch.setattr(passwords, "is_right", check_and_change)
     assert here.log_in().location == "/login"
     assert store.sessions("alice") == []
     assert here.get("/account").status_code == 303
@@ -374,7 +374,7 @@ def test_a_password_that_the_administrator_sets_meanwhile_stays(
     store, right, reset = Store(settings.data), passwords.is_right, CHEAP.hash("the administrator's")
     here.log_in()
 
-    def looked(text: str | None, password: str) -> bool:
+    def check_and_change(text: str | None, password: str) -> bool:
         is_true = right(text, password)
         if how == "changed":
             store.set_hash("alice", reset, datetime.now(UTC))
@@ -382,7 +382,7 @@ def test_a_password_that_the_administrator_sets_meanwhile_stays(
             store.remove_user("alice")
         return is_true
 
-    monkeypatch.setattr(passwords, "is_right", looked)
+    monkeypatch.setattr(passwords, "is_right", check_and_change)
     if asked == "a new password":
         new = "the thief's own, and long"
         here.post("/account/password", {"password": PASSWORD, "new": new, "again": new})

@@ -28,7 +28,7 @@ PASSWORD = "four words to remember"
 FILE = "/srv/source/file"
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -63,7 +63,7 @@ def tried(name: str, attempt: Callable[[], Any]) -> None:
         outcome = os.strerror(error.errno or 0).lower()
     except (sqlite3.Error, subprocess.CalledProcessError):
         outcome = "could not"
-    say(json.dumps([name, outcome]))
+    print_line(json.dumps([name, outcome]))
 
 
 def at(session: str | None, verb: str, **arguments: Any) -> Callable[[], Any]:
@@ -110,7 +110,7 @@ def flood(session: str, others: str) -> None:
             at(session, "retention", host="web1")()
         except RequestRefused as error:
             refused += error.kind == "busy"
-    say(json.dumps(["a flood is cut", "busy" if refused > 30 else str(refused)]))
+    print_line(json.dumps(["a flood is cut", "busy" if refused > 30 else str(refused)]))
     tried("somebody else is answered meanwhile", at(others, "retention", host="web1"))
 
 
@@ -184,8 +184,8 @@ def another_password(session: str) -> Any:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["words"]:
-        say(json.dumps(words()))
+        print_line(json.dumps(words()))
     elif sys.argv[1:] == ["run-as-root"]:
-        say(RootServiceClient(SERVE, "root").ask("run", host="here")["job"])
+        print_line(RootServiceClient(SERVE, "root").ask("run", host="here")["job"])
     else:
         main()

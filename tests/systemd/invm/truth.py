@@ -42,7 +42,7 @@ def manifest(top: Path) -> str:
     return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
@@ -111,20 +111,20 @@ def wrong_of(path: Path, by_name: dict[str, str], looked: dict[str, list[str]]) 
     return ""
 
 
-def look(host: str = "", number: str = "0") -> None:
+def record_backups(host: str = "", number: str = "0") -> None:
     answer, before = read(KNOWN), read(SEEN)
     looked, names = dict(before.get("looked", {})), dict[str, list[str]]()
     for pool in POOLS:
         for of, path in complete(pool):
             names.setdefault(f"{pool}/{of}", []).append(path.name)
             if why := wrong_of(path, answer, looked):
-                say(f"wrong: {why}")
+                print_line(f"wrong: {why}")
     for place, old in before.get("names", {}).items():
         may_go = old[: -int(number)] if host and place.endswith(f"/{host}") else []
         for name in set(old) - set(names.get(place, [])) - set(may_go):
-            say(f"wrong: {place}/{name} is lost")
+            print_line(f"wrong: {place}/{name} is lost")
     SEEN.write_text(json.dumps({"names": names, "looked": looked}))
-    say(f"complete { ({place: len(lines) for place, lines in names.items()}) }")
+    print_line(f"complete { ({place: len(lines) for place, lines in names.items()}) }")
 
 
 def main() -> None:
@@ -134,7 +134,7 @@ def main() -> None:
     elif how == "trees":
         trees(int(words[0]), Path(words[1]))
     else:
-        look(*words)
+        record_backups(*words)
 
 
 main()
