@@ -24,10 +24,10 @@ LIMIT = 1.02
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     made = plain_parser(__doc__.splitlines()[0] if __doc__ else "")
     made.add_argument("--files", type=int, default=100_000)
-    made.add_argument("--kib", type=int, default=8, help="of each file")
+    made.add_argument("--kib", type=int, default=8, help="size of each file in KiB")
     made.add_argument("--nights", type=int, default=5)
     made.add_argument("--share", default="1%")
     options = made.parse_args()

@@ -35,7 +35,7 @@ MEASURES: Mapping[str, Callable[[Deleted, int], float]] = {
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """All pairs."""
+    """Measures all pairs."""
     fill = None if options.spare else allocate_the_rest
     mkfs = ("-m", options.metadata)
     original = Original.make(folder, shape_of(options), options.mount, mkfs, fill)
@@ -69,12 +69,14 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
 
 
 def summary(done: Deleted) -> str:
-    """A run in a few words."""
+    """Describes a run in a few words."""
     return f"{done.seconds:.2f} s, {done.writes.bytes / 1e6:.0f} MB in {done.writes.requests} requests to {done.places} places"
 
 
 def allocate_the_rest(mounted: Mounted) -> None:
-    """Gives all of the device to block groups of data, by reserving space for files: metadata has to do with what it has."""
+    """Allocates the rest of the device to block groups of data, by reserving space for files, so that metadata gets no new block
+    groups.
+    """
     spare = mounted.point / "spare"
     work("fallocate", "-l", str(LEFT), spare)
     for size in PIECES:
@@ -86,13 +88,18 @@ def allocate_the_rest(mounted: Mounted) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     words = common.plain_parser(__doc__ or "")
     words.add_argument("--pairs", type=int, default=5)
-    words.add_argument("--by", choices=("expire", "btrfs"), default="expire", help="who deletes: ours, or all at once")
-    words.add_argument("--max-orphans", type=int, default=100, help="of ours; the fewer, the more commits")
+    words.add_argument(
+        "--by",
+        choices=("expire", "btrfs"),
+        default="expire",
+        help="the program that deletes: backupd expire, or btrfs, all at once",
+    )
+    words.add_argument("--max-orphans", type=int, default=100, help="max_orphans of backupd; a lower number means more commits")
     words.add_argument("--spare", action="store_true", help="leave the rest of the device unallocated")
-    words.add_argument("--no-trace", dest="trace", action="store_false", help="do not trace where the writes go")
+    words.add_argument("--no-trace", dest="trace", action="store_false", help="do not trace the positions of the writes")
     words.add_argument("--metadata", default="dup", help="profile of the metadata, as for mkfs.btrfs")
     words.add_argument("--mount", default="noatime,nodiscard", help="further mount options")
     shape_options(words, SHAPE)

@@ -52,7 +52,7 @@ KINDS: Mapping[str, Fault] = {
 
 
 def why_not() -> str:
-    """Why this machine cannot do that, or ""."""
+    """Returns why this machine cannot run the bench, or ""."""
     if missing := [name for name in ("ip", "tc", "nft", "nsenter", "unshare") if not shutil.which(name)]:
         return f"not installed: {', '.join(missing)}"
     if subprocess.run(["unshare", "--net", "nft", "add", "table", "inet", "t"], check=False, capture_output=True).returncode:
@@ -61,7 +61,7 @@ def why_not() -> str:
 
 
 class NamespaceSite(Site):
-    """Hosts in namespaces, and nights of them, which a server in another one makes."""
+    """Hosts in namespaces, and nights in which a server in another namespace backs them up."""
 
     def __init__(self, nights: Nights, server: ssh.Sshd, options: Namespace, stack: ExitStack) -> None:
         super().__init__(nights, server, None, options)
@@ -76,7 +76,7 @@ class NamespaceSite(Site):
         self._here = self._started("sleep", "infinity")
 
     def _started(self, *words: str | Path) -> int:
-        """A process in a new namespace, until the stack ends."""
+        """Starts a process in a new namespace, until the stack ends."""
         process = subprocess.Popen(
             ["unshare", "--net", *words],
             stdin=subprocess.DEVNULL,
@@ -94,7 +94,7 @@ class NamespaceSite(Site):
         return process.pid
 
     def host(self, name: str, kind: Kind) -> None:
-        """Makes its namespace and its link."""
+        """Makes the host's namespace and its link."""
         number = len(self._pids) + 1
         pid = self._started(ssh.SSHD, "-D", "-f", self._config, "-E", self.server.folder / "namespaces.log")
         self._pids[name] = pid
@@ -130,7 +130,7 @@ class NamespaceSite(Site):
         assert done.returncode == 0, f"{words} {text}: {done.stderr}"
 
     def run_all(self) -> "subprocess.CompletedProcess[str]":
-        """The night, from the server's namespace, while links go down."""
+        """Runs the night from the server's namespace, while links go down."""
         enabled = {name for name, keys in self.nights.tables["host"].items() if keys["enabled"]}
         over = threading.Event()
         threads = [
@@ -157,7 +157,7 @@ class NamespaceSite(Site):
                 thread.join()
 
     def _breaks(self, name: str, number: int, over: threading.Event) -> None:
-        """Waits for the middle of the transfer; then the link goes down, for a while or for good, or drops incoming packets."""
+        """Waits for the middle of the transfer; then the link goes down, for a time or for good, or drops incoming packets."""
         pid, link, begun = self._pids[name], f"host{number}", self._sent(name)
         while self._sent(name) - begun < _IN_THE_MIDDLE:
             if over.wait(0.05):
@@ -171,7 +171,7 @@ class NamespaceSite(Site):
             self._in(self._here, "ip", "link", "set", link, "up")
 
     def _sent(self, name: str) -> int:
-        """Bytes that the host has sent over its link."""
+        """Returns the bytes that the host has sent over its link."""
         lines = Path(f"/proc/{self._pids[name]}/net/dev").read_text().splitlines()
         return next((int(line.split()[9]) for line in lines if line.strip().startswith("eth0:")), 0)
 
@@ -192,7 +192,7 @@ def _end_all_in(namespace: Path) -> None:
 
 @contextmanager
 def namespaces(options: Namespace) -> Iterator[NamespaceSite]:
-    """A pool, and a server without hosts yet; all gone at the end."""
+    """Yields a pool and a server without hosts; both are removed at the end."""
     if why := why_not():
         sys.exit(f"no benchmark: {why}")
     with common.own_folder(options) as folder, ExitStack() as stack:

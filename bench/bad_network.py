@@ -67,7 +67,7 @@ class Night:
 
 
 class Site:
-    """Hosts behind the proxy, and nights of them."""
+    """Hosts behind the proxy, and nights in which they are backed up."""
 
     def __init__(self, nights: Nights, server: ssh.Sshd, faults: Faults | None, options: Namespace) -> None:
         self.nights, self.server, self.faults = nights, server, faults
@@ -92,7 +92,7 @@ class Site:
         self.nights.host(name, self.tree, **words)
 
     def night(self, names: list[str]) -> Night:
-        """One of these hosts and no others, begun together; a good host's name begins with "good"."""
+        """Runs a night of only these hosts, which start together; the name of a good host starts with "good"."""
         for name, keys in self.nights.tables["host"].items():
             keys["enabled"] = name in names
         self.nights.write()
@@ -105,18 +105,18 @@ class Site:
         return Night(results, max(file.stat().st_mtime for file in good) - begun, seconds)
 
     def run_all(self) -> "subprocess.CompletedProcess[str]":
-        """The night itself."""
+        """Runs the night itself."""
         return self.nights.backupd("run", "--all", "--json", check=False)
 
     def left(self) -> list[str]:
-        """What ought to be gone: our processes, rows that say that something runs, backups that can be written."""
+        """Returns what should not be left: our processes, rows of running jobs, writable backups."""
         ssh_clients = [f"ssh {pid}" for pid in processes("ssh", self.known_hosts)]
         leftovers = [*map(str, transferring(self.nights)), *ssh_clients, *writable_finals(self.nights), *disagreements(self.nights)]
         return [remainder for remainder in leftovers if not remainder.isdecimal() or not _is_remote(int(remainder))]
 
 
 def _is_remote(pid: int) -> bool:
-    """Whether it is the host's side, which is another machine's as a rule."""
+    """Returns True if the process belongs to the host's side, which usually is on another machine."""
     try:
         return b"--server" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -124,7 +124,7 @@ def _is_remote(pid: int) -> bool:
 
 
 def wrong(kind: str, result: Mapping[str, Any], kinds: Mapping[str, Kind] = KINDS) -> str:
-    """How a bad host came out otherwise than it had to; "" when as it had to."""
+    """Returns how the result of a bad host differs from the expected one; "" if it does not."""
     wanted, error = kinds[kind], (result["error"] or "").lower()
     if result["outcome"] not in wanted.outcomes:
         return f"{kind}: {result['outcome']}: {error}"
@@ -133,7 +133,7 @@ def wrong(kind: str, result: Mapping[str, Any], kinds: Mapping[str, Kind] = KIND
 
 @contextmanager
 def site(options: Namespace) -> Iterator[Site]:
-    """A pool, an ssh server and the proxy, all gone at the end."""
+    """Yields a pool, an ssh server and the proxy; all are removed at the end."""
     with common.own_folder(options) as folder:
         server = ssh.start(folder)
         try:
@@ -145,7 +145,7 @@ def site(options: Namespace) -> Iterator[Site]:
 
 
 def _end_stopped() -> None:
-    """The remote commands on the simulated hosts that stopped themselves."""
+    """Kills the remote commands on the simulated hosts that have stopped themselves."""
     for pid in processes("kill -STOP $$"):
         subprocess.run(["kill", "-KILL", str(pid)], check=False, stderr=subprocess.DEVNULL)
 
@@ -155,7 +155,9 @@ def measured(
     made: Callable[[Namespace], AbstractContextManager[Site]] = site,
     every: Mapping[str, Kind] = KINDS,
 ) -> dict[str, Any]:
-    """Four nights: one for the first copies, one with only the good hosts, two with all: in the last, the bad ones are known."""
+    """Runs four nights: one for the first copies, one with only the good hosts, and two with all hosts; in the last one, the server
+    knows the bad hosts.
+    """
     kinds = [kind for kind in every if not options.only or kind in options.only]
     with made(options) as place:
         good = [f"good{number:02}" for number in range(options.good)]
@@ -199,7 +201,7 @@ def main() -> None:
     made = common.plain_parser(__doc__.splitlines()[0])
     made.add_argument("--good", type=int, default=28, help="hosts with a good network")
     made.add_argument("--each", type=int, default=2, help="hosts of each kind of fault")
-    made.add_argument("--only", nargs="*", metavar="KIND", help="these kinds of fault alone")
+    made.add_argument("--only", nargs="*", metavar="KIND", help="only these kinds of fault")
     made.add_argument("--namespaces", action="store_true", help="a network namespace for each host; the kernel makes the faults")
     made.add_argument("--concurrency", type=int, default=8, help="hosts at a time")
     made.add_argument("--files", type=int, default=100, help="files of 20 kB that each host has")

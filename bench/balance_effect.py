@@ -39,7 +39,7 @@ AGREED = {"score": 2.0, "usage": 10.0}
 
 
 def seed_of(options: argparse.Namespace, images: Images, seed: int) -> dict[str, Any]:
-    """All ways on one pool: what each reached at each budget, by name."""
+    """Runs all ways of balancing on one pool; returns the result of each at each budget, by name."""
     name = f"seed{seed}"
     shape = Shape(POOLS[options.pool], options.days, options.written, options.scale, seed)
     with images.made(name, options.size, "noatime,nossd,discard=async", ("-m", options.metadata)) as mounted:
@@ -69,7 +69,7 @@ def seed_of(options: argparse.Namespace, images: Images, seed: int) -> dict[str,
 def _run(
     options: argparse.Namespace, mounted: Mounted, name: str, budgets: Sequence[int], steps: list[tuple[Any, ...]]
 ) -> Iterator[tuple[str, Reached]]:
-    """One way, with a note for each budget. What each block group took goes to `steps`."""
+    """Runs one way, with a note for each budget. Appends the cost of each block group to `steps`."""
     if name in WAYS:
         way = Way(mounted, *WAYS[name])
         yield from (("", reached) for reached in way.spend(budgets))
@@ -82,7 +82,7 @@ def _run(
 
 
 def seen_at(mounted: Mounted) -> FilesystemReading:
-    """The pool as it is now."""
+    """Reads the pool's present state."""
     with open_btrfs(mounted.point) as fd:
         return read_filesystem(fd, mounted.point)
 
@@ -105,7 +105,9 @@ def step_result(before: SpaceNumbers, reached: Reached, note: str) -> dict[str, 
 
 
 def summary(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """By budget and way the medians over the seeds, and how many times as much ours removed (the median of the seeds' ratios)."""
+    """Returns, by budget and way, the medians over the seeds, and how much more score ours removed (the median of the seeds'
+    ratios).
+    """
     results: dict[str, Any] = {}
     for number, share in enumerate(BUDGETS):
         for way in (*WAYS, "btrfs -dusage", "kernel"):
@@ -118,17 +120,19 @@ def summary(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def bounds(seeds: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """By budget, for each seed: how many times as much as highest score first any choice could take at most."""
+    """Returns, by budget, for each seed, the maximum factor by which any choice could be better than highest score first."""
     return {f"{share:.0%}": [round(seed["bound"][at]["at most times"], 3) for seed in seeds] for at, share in enumerate(BUDGETS)}
 
 
 def ratio(pairs: Sequence[tuple[float, float]]) -> float:
-    """The median of the ratios; infinite where the other side removed nothing, or made it worse."""
+    """Returns the median of the ratios; infinite if the other side removed nothing, or made it worse."""
     return statistics.median(ours / other if other > 0 else float("inf") for ours, other in pairs)
 
 
 def goodness(steps: Sequence[MeasuredBalance], model: Model) -> dict[str, float]:
-    """How well a model predicts the measurements: R2 of bytes and of seconds, and the median and maximum of the relative errors."""
+    """Returns how well a model predicts the measurements: R2 of bytes and of seconds, and the median and maximum of the relative
+    errors.
+    """
     figures: dict[str, float] = {}
     guesses = [model.estimate(Cost(step.extents, step.references, step.moved, 0)) for step in steps]
     for name, took, label in (
@@ -157,7 +161,7 @@ def cost_model(seeds: Sequence[Sequence[MeasuredBalance]]) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """All seeds."""
+    """Measures all seeds."""
     seeds: list[dict[str, Any]] = []
     for seed in options.seeds:
         images = Images(folder)
@@ -177,7 +181,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def show(options: argparse.Namespace, results: Mapping[str, Any]) -> None:
-    """JSON, or a table of medians."""
+    """Prints JSON, or a table of medians."""
     if options.json:
         common.report(options, "balance in several orders", results)
         return
@@ -193,13 +197,13 @@ def show(options: argparse.Namespace, results: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     words = common.plain_parser(__doc__ or "")
     words.add_argument("--pool", choices=tuple(POOLS), default="mixed")
     words.add_argument("--seeds", type=lambda text: [int(word) for word in text.split(",")], default=[1, 2, 3])
     words.add_argument("--scale", type=float, default=SHAPE.scale, help="share of the hosts; 1 makes some 30 GiB of data")
     words.add_argument(
-        "--size", type=common.size, default=24 << 30, help="of the filesystem; nothing is allocated until it is written"
+        "--size", type=common.size, default=24 << 30, help="size of the filesystem; its image takes space only for written data"
     )
     words.add_argument("--days", type=int, default=SHAPE.days)
     words.add_argument(
@@ -208,9 +212,9 @@ def main() -> None:
     words.add_argument("--block-group", type=common.size, default=256 << 20, help="length of the data block groups, from 256 MiB")
     words.add_argument("--metadata", default="single", help="profile of the metadata, as for mkfs.btrfs")
     words.add_argument(
-        "--patience-kernel", type=float, default=8.0, help="the kernel is done when it did nothing for so many seconds"
+        "--patience-kernel", type=float, default=8.0, help="seconds without activity after which the kernel counts as finished"
     )
-    words.add_argument("--bounds-only", action="store_true", help="balance nothing; how much any choice could win")
+    words.add_argument("--bounds-only", action="store_true", help="balance nothing; print the maximum gain of any choice")
     options = words.parse_args()
     with common.own_folder(options) as folder:
         show(options, measure(options, folder))

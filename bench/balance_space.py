@@ -26,7 +26,9 @@ _OPTIONS = "noatime,nossd"
 
 
 def fill(point: Path, share: float, extent: int, level: float) -> None:
-    """Files of one extent each, until so much of the pool is used; then a share of them is deleted, some in each block group."""
+    """Writes files of one extent each, until that share of the pool is used; then deletes a share of them, some in each block
+    group.
+    """
     rng = random.Random(7)
     (point / "small").write_bytes(os.urandom(100_000))
     work("btrfs", "filesystem", "sync", point)
@@ -50,7 +52,7 @@ def fill(point: Path, share: float, extent: int, level: float) -> None:
 
 
 def ways(options: argparse.Namespace) -> dict[str, Sequence[str]]:
-    """The commands, by name; the path follows."""
+    """Returns the commands by name; the path is appended to each."""
     ours = (sys.executable, "-m", "balancer", "run", "--policy", "usage", "--max-pressure", "none", "--time", "10m")
     commands: dict[str, Sequence[str]] = {
         "btrfs-balancer --policy usage": ours,
@@ -63,7 +65,7 @@ def ways(options: argparse.Namespace) -> dict[str, Sequence[str]]:
 
 
 def tried(mounted: Mounted, command: Sequence[str]) -> dict[str, Any]:
-    """What one way brings on its copy; bytes."""
+    """Runs one way on its copy; returns the gain in bytes."""
     before, written, begun = seen_at(mounted).numbers(), mounted.writes().bytes, time.monotonic()
     work(*command, mounted.point, cwd=TOP, timeout=_LONG)
     mounted.sync()
@@ -78,7 +80,7 @@ def tried(mounted: Mounted, command: Sequence[str]) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """All ways."""
+    """Measures all ways."""
     images = Images(folder)
     with images.made("full", options.size, _OPTIONS) as mounted:
         fill(mounted.point, options.share, options.extent, options.level)
@@ -91,7 +93,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def show(options: argparse.Namespace, results: Mapping[str, Any]) -> None:
-    """JSON, or a table."""
+    """Prints JSON, or a table."""
     if options.json:
         common.report(options, "balance for unallocated space", results)
         return
@@ -102,13 +104,13 @@ def show(options: argparse.Namespace, results: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     words = common.plain_parser(__doc__ or "")
-    words.add_argument("--size", type=common.size, default=4 << 30, help="of the filesystem")
-    words.add_argument("--share", type=float, default=0.4, help="of the files that are deleted")
+    words.add_argument("--size", type=common.size, default=4 << 30, help="size of the filesystem")
+    words.add_argument("--share", type=float, default=0.4, help="share of the files that is deleted")
     words.add_argument("--level", type=float, default=0.7, help="share of the filesystem that is filled first")
-    words.add_argument("--usage", type=int, default=80, help="the percentage of the two others")
-    words.add_argument("--extent", type=common.size, default=64 << 10, help="of each file")
+    words.add_argument("--usage", type=int, default=80, help="the usage limit of the two other ways, in percent")
+    words.add_argument("--extent", type=common.size, default=64 << 10, help="size of each file")
     options = words.parse_args()
     with common.own_folder(options) as folder:
         show(options, measure(options, folder))

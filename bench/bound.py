@@ -12,7 +12,7 @@ from balancer.score import Array
 
 
 def most(used: Array, score: Array, budget: int) -> float:
-    """No choice of block groups with at most `budget` bytes in them has more score than this; `used`, `score`: [n].
+    """Returns the maximum score of any choice of block groups with at most `budget` bytes in them; `used`, `score`: [n].
 
     Block groups could be cut for it: the bound of the fractional knapsack (Dantzig 1957).
     """
@@ -25,7 +25,7 @@ def most(used: Array, score: Array, budget: int) -> float:
 
 
 def in_order(used: Array, score: Array, order: Array, budget: int) -> float:
-    """The score of the block groups that are taken in that order; those that no longer fit are skipped."""
+    """Returns the score of the block groups that are taken in that order; those that no longer fit are skipped."""
     taken, left = 0.0, budget
     for index in order.tolist():
         if 0 < used[index] <= left:
@@ -35,7 +35,9 @@ def in_order(used: Array, score: Array, order: Array, budget: int) -> float:
 
 
 def bound(used: Array, score: Array, budget: int) -> dict[str, Any]:
-    """What there is, what highest score first takes of it, and how many times as much any choice could take at most."""
+    """Returns the existing score, the score that highest score first removes, and the maximum factor by which any choice could be
+    better.
+    """
     first = in_order(used, score, np.argsort(-score, kind="stable"), budget)
     best = most(used, score, budget)
     times = best / first if first else float("inf")

@@ -41,7 +41,7 @@ MEMORY = 300e6
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One whole process: seconds on the wall and of CPU time, bytes of memory at the most, bytes that it printed."""
+    """One whole process: wall clock seconds, CPU seconds, peak memory in bytes, bytes that it printed."""
 
     seconds: float
     cpu: float
@@ -68,7 +68,7 @@ def make_site(pool: Path, folder: Path, hosts: int = 3000, count: int = 32, stat
 
 
 def configuration(pool: Path, state: Path, hosts: int) -> str:
-    """A configuration as a large pool has it: a group, a window, a budget, and one table for every host."""
+    """Returns a configuration like that of a large pool: a group, a window, a budget, and one table for each host."""
     head = (
         f'[pool]\npath = "{pool}"\nstate = "{state}"\n[backup]\nwindow = "22:00-06:00"\nbandwidth = "16MB"\n'
         '[group.debian]\nexclude = ["/var/cache/apt/archives/*"]\npaths = ["/etc", "/home", "/srv", "/var/lib"]\n'
@@ -142,7 +142,7 @@ def measure(config: Path, words: Sequence[str]) -> Measured:
 
 
 def measure_stream(argv: Sequence[str]) -> tuple[Measured, float]:
-    """Runs a command, and reads its output to the end as it comes. Also returns the seconds until its first byte."""
+    """Runs a command, and reads its output to the end as it arrives. Also returns the seconds until its first byte."""
     reading, tells = os.pipe()
     starter = [sys.executable, "-I", "-S", "-c", _STARTER, str(tells), *argv]
     begun = time.perf_counter()
@@ -190,7 +190,7 @@ def _measure_all(options: argparse.Namespace, place: Bed) -> dict[str, dict[str,
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     made = parser("The commands that read, with a large catalogue: whole processes.", nights=5)
     made.add_argument("--hosts", type=int, default=3000)
     made.add_argument("--backups", type=int, default=32)

@@ -56,7 +56,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class ChurnedPool:
-    """The pool that was built. `doomed`: subvolume id by path relative to the filesystem, by host and age; `kept`: paths."""
+    """The pool that was built. `doomed`: the ids of the subvolumes to be deleted, by path relative to the filesystem, by host and
+    age; `kept`: the paths of the others.
+    """
 
     config: Path
     doomed: Mapping[str, int]
@@ -64,7 +66,7 @@ class ChurnedPool:
     now: datetime
 
     def backupd(self, *words: str) -> tuple[str, ...]:
-        """A command line of btrkeep, at the time when everything that is marked may be deleted."""
+        """Returns a command line of btrkeep, at the time when all marked backups may be deleted."""
         return (sys.executable, "-m", "backupd", "--config", str(self.config), *words, "--now", format_time(self.now))
 
 
@@ -81,7 +83,7 @@ class _Host:
         self._made = 0
 
     def night(self, number: int) -> None:
-        """A new backup, not final yet."""
+        """Makes a new backup, which is not final yet."""
         started = FIRST_NIGHT + timedelta(days=number)
         path = self.folder / backup_name(started)
         if self.backups:
@@ -103,7 +105,7 @@ class _Host:
         records.write(path, record)
 
     def finalise(self) -> None:
-        """The newest backup becomes read-only."""
+        """Makes the newest backup read-only."""
         set_read_only(self.folder / max(self.backups))
 
     def _fill(self, data: Path) -> None:
@@ -115,7 +117,7 @@ class _Host:
             (data / name).write_bytes(self._content())
 
     def _change(self, data: Path) -> None:
-        """Half of them are written over in place, half give way to a new file beside, with a new inode."""
+        """Writes half of the files over in place; each other file is replaced by a new file with a new inode."""
         for turn, number in enumerate(self._random.sample(range(len(self._names)), self._shape.changed)):
             if turn % 2:
                 self._made += 1
@@ -131,7 +133,7 @@ class _Host:
 
 
 def _night_statistics(paths: int) -> dict[str, Any]:
-    """What a night tells of a host besides."""
+    """Returns the other fields of the record of a night."""
     files = {"files": 42_000, "regular": 38_000, "created": 7, "deleted": 3, "transferred": 61, "bytes": 9_100_000_000}
     sent = {"transferred_bytes": 81_000_000, "literal": 2_700_000, "matched": 78_300_000, "sent": 151_000, "received": 4_300_000}
     names = [f"/srv/data{number}" for number in range(paths)]
@@ -151,7 +153,7 @@ def _night_statistics(paths: int) -> dict[str, Any]:
 
 
 def build(mount: Path, folder: Path, shape: Shape) -> ChurnedPool:
-    """The pool on the filesystem mounted at `mount`, its catalogue and configuration in `folder`."""
+    """Builds the pool on the filesystem mounted at `mount`, and its catalogue and configuration in `folder`."""
     pool, config = mount / "pool", folder / "churned.toml"
     config.write_text(configuration(pool, folder / "state", shape), encoding="utf-8")
     work(sys.executable, "-m", "backupd", "--config", config, "init", "--rehearsal", pool, cwd=TOP)
@@ -173,12 +175,12 @@ def build(mount: Path, folder: Path, shape: Shape) -> ChurnedPool:
 
 
 def names(shape: Shape) -> list[str]:
-    """The hosts' names, in their order."""
+    """Returns the names of the hosts, in order."""
     return [f"host{number:04}" for number in range(shape.hosts)]
 
 
 def configuration(pool: Path, state: Path, shape: Shape, **expiry: object) -> str:
-    """The configuration file: a policy that keeps the newest `keep`; `expiry` are keys of its section."""
+    """Returns the configuration file: a policy that keeps the newest `keep`; `expiry` are keys of its section."""
     keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in expiry.items())
     head = f'[pool]\npath = "{pool}"\nstate = "{state}"\n[retention]\ndaily = {shape.keep}\nmin_keep = {min(3, shape.keep)}\n'
     hosts = (f'[host.{name}]\naddress = "root@{name}"\npaths = ["/srv"]\n' for name in names(shape))
@@ -207,7 +209,7 @@ def _thin_out(hosts: list[_Host], night: int, shape: Shape) -> None:
 
 
 def _wait_for_the_cleaner(mount: Path) -> None:
-    """The cleaner sleeps until it is woken, which a commit does."""
+    """Wakes the cleaner by a commit, and waits until its queue is empty."""
     commit(mount)
     for dead in dead_roots(mount):
         assert wait_for(mount, dead.id, _LONG)

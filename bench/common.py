@@ -34,32 +34,32 @@ _T = TypeVar("_T")
 
 
 def parser(text: str, *, nights: int = 7) -> argparse.ArgumentParser:
-    """The options that every bench with nights has."""
+    """Returns a parser with the options of each bench that runs nights."""
     made = plain_parser(text)
-    made.add_argument("--nights", type=int, default=nights, help="measured nights of each side; one more comes first, unmeasured")
+    made.add_argument("--nights", type=int, default=nights, help="measured nights of each side, after an unmeasured one")
     made.add_argument("--transport", choices=TRANSPORTS, default="fakessh", help="how rsync reaches the host, on both sides")
-    made.add_argument("--write-delay", metavar="TIME", help="each write to the pool's disk takes so long, say 5ms")
+    made.add_argument("--write-delay", metavar="TIME", help="delay of each write to the pool's disk, such as 5ms")
     return made
 
 
 def plain_parser(text: str) -> argparse.ArgumentParser:
-    """The options that every bench has."""
+    """Returns a parser with the options of each bench."""
     made = argparse.ArgumentParser(description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    made.add_argument("--image-dir", type=Path, default=Path("/dev/shm"), help="where the filesystems' sparse images lie")
+    made.add_argument("--image-dir", type=Path, default=Path("/dev/shm"), help="folder for the sparse images of the filesystems")
     made.add_argument("--quiet", type=float, default=0.3, help="begin a run when fewer CPUs than this are busy; 0: do not wait")
-    made.add_argument("--patience", type=float, default=60.0, help="wait at most so many seconds for a quiet moment")
+    made.add_argument("--patience", type=float, default=60.0, help="maximum seconds to wait for a quiet moment")
     made.add_argument("--json", action="store_true", help="print JSON")
     return made
 
 
 def size(text: str) -> int:
-    """An option's size in bytes."""
+    """Parses the size in bytes of an option."""
     return parse_size(text)
 
 
 @dataclass(slots=True)
 class Bed:
-    """A btrfs for the pool, another that stands for the hosts' disks, and how the hosts are reached."""
+    """A btrfs for the pool, another one for the hosts' disks, and the way in which the hosts are reached."""
 
     disk: Path
     hosts: Path
@@ -104,7 +104,7 @@ class Bed:
             work("btrfs", "filesystem", "sync", mount)
 
     def newest(self, host: str) -> Path:
-        """The newest backup that btrkeep made."""
+        """Returns the newest backup that btrkeep made."""
         return max(path for path in (self.pool / "hosts" / host).iterdir() if path.name[:2] == "20")
 
 
@@ -114,7 +114,7 @@ def _toml(section: str, keys: Mapping[str, Any]) -> str:
 
 @contextmanager
 def bed(options: argparse.Namespace, pool_size: str, hosts_size: str) -> Iterator[Bed]:
-    """Makes it all, and takes it away."""
+    """Yields a new bed; removes it at the end."""
     with own_folder(options) as folder, ExitStack() as stack:
         server = ssh.start(folder) if options.transport == "ssh" else None
         if server:
@@ -129,7 +129,9 @@ def bed(options: argparse.Namespace, pool_size: str, hosts_size: str) -> Iterato
 
 @contextmanager
 def own_folder(options: argparse.Namespace) -> Iterator[Path]:
-    """A folder for what the bench needs; all that lies in it ends with the bench: images, their mounts and loop devices."""
+    """Yields a folder for the files of the bench. At its end, all files in it are removed, with the mounts and loop devices of
+    images.
+    """
     if why := btrfs.why_not():
         sys.exit(f"no benchmark: {why}")
     os.environ[session.PLACE] = str(options.image_dir)
@@ -144,7 +146,7 @@ def own_folder(options: argparse.Namespace) -> Iterator[Path]:
 
 @contextmanager
 def ext4(folder: Path, mib: int) -> Iterator[Path]:
-    """The mount point of a new ext4, whose image lies in `folder`."""
+    """Yields the mount point of a new ext4, whose image is in `folder`."""
     image, point = folder / "ext4", folder / "old"
     with image.open("wb") as file:
         file.truncate(mib << 20)
@@ -158,18 +160,18 @@ def ext4(folder: Path, mib: int) -> Iterator[Path]:
 
 
 def _keep_bytecode(folder: Path) -> None:
-    """As an installed program does, whatever this checkout and its environment are like: the unmeasured first run compiles."""
+    """Makes Python keep compiled modules, as for an installed program: the unmeasured first run compiles them."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
 
 
 def ours(place: Bed, *words: str) -> tuple[str, ...]:
-    """The command line of backupd, as the process that an operator would start."""
+    """Returns the command line of backupd, for a process like that of an operator."""
     return (sys.executable, "-m", "backupd", "--config", str(place.config), *words)
 
 
 def rsync_lines(place: Bed, hosts: Sequence[str] = ()) -> dict[str, list[str]]:
-    """By host the rsync command that `backupd run` would use now, from its own --dry-run."""
+    """Returns, by host, the rsync command that `backupd run` would use now, from its own --dry-run."""
     chosen = hosts or ("--all",)
     planned = json.loads(work(*ours(place, "run", *chosen, "--dry-run", "--json"), cwd=TOP).stdout)
     commands = {entry["host"]: entry["commands"] for entry in planned}
@@ -178,7 +180,7 @@ def rsync_lines(place: Bed, hosts: Sequence[str] = ()) -> dict[str, list[str]]:
 
 
 def bare_night(rsync: Sequence[str], base: Path, new: Path) -> str:
-    """The bare line of one host, for a shell: snapshot, that very rsync with another destination, sync -f, read-only."""
+    """Returns the shell commands of one host: snapshot, the same rsync with another destination, sync -f, read-only."""
     steps = (
         ("btrfs", "-q", "subvolume", "snapshot", str(base), str(new)),
         (*rsync[:-1], f"{new}/data/"),
@@ -202,7 +204,7 @@ class Timed:
 
 
 def timed(command: Sequence[str]) -> Timed:
-    """Runs a command to its end; its failure is the bench's."""
+    """Runs a command to its end. If it fails, the bench fails."""
     busy, used, begun = busy_seconds(), _children(), time.perf_counter()
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=TOP, check=False)
     seconds = time.perf_counter() - begun
@@ -213,7 +215,7 @@ def timed(command: Sequence[str]) -> Timed:
 
 
 def busy_seconds() -> float:
-    """CPU seconds that this machine has worked since it started, all CPUs together."""
+    """Returns the CPU seconds that all CPUs of this machine have worked since its start."""
     user, nice, system, _idle, _iowait, irq, softirq, *_ = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     return sum(map(int, (user, nice, system, irq, softirq))) / _TICKS
 
@@ -224,7 +226,7 @@ def _children() -> float:
 
 
 def wait_for_quiet(options: argparse.Namespace) -> bool:
-    """Waits until others leave the machine alone; whether they did within the patience."""
+    """Waits until other processes need little CPU; returns whether that happened within the patience."""
     end = time.monotonic() + options.patience
     while options.quiet:
         before = busy_seconds()
@@ -245,7 +247,7 @@ class Sides:
     pairs: list[tuple[float, float]] = field(default_factory=list)
 
     def summary(self, limit: float | None) -> dict[str, Any]:
-        """Medians in seconds, and the ratios of the pairs; `limit` is what the ratio was agreed to stay below."""
+        """Returns medians in seconds, and the ratios of the pairs; `limit` is the agreed maximum of the ratio."""
         ratios = [first / second for first, second in self.pairs]
         return {
             self.first: spread([first for first, _ in self.pairs]),
@@ -258,12 +260,12 @@ class Sides:
 
 
 def spread(numbers: Sequence[float]) -> dict[str, float]:
-    """Median and range."""
+    """Returns median and range."""
     return {"median": statistics.median(numbers), "min": min(numbers), "max": max(numbers)}
 
 
 def alternate(number: int, first: Callable[[], _T], second: Callable[[], _T]) -> tuple[_T, _T]:
-    """Both, the one or the other first, so that neither always finds what the other left in the caches."""
+    """Runs both sides, each first in turn, so that no side always benefits from the other's caches."""
     if number % 2:
         result = first()
         return result, second()
@@ -272,7 +274,7 @@ def alternate(number: int, first: Callable[[], _T], second: Callable[[], _T]) ->
 
 
 def machine(options: argparse.Namespace) -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Describes the machine on which the figures were measured."""
     place = work("stat", "-f", "-c", "%T", options.image_dir).stdout.strip()
     transport = {name: getattr(options, name) for name in ("transport", "write_delay") if getattr(options, name, None)}
     return {
@@ -293,12 +295,12 @@ def say(text: str) -> None:
 
 
 def noise(quiet: bool, first: Timed, second: Timed) -> str:
-    """How much of the machine others had during a pair, for its line."""
+    """Returns the share of the machine that other processes used during a pair, for its line."""
     return f"others' CPU {first.others:.1f} and {second.others:.1f} s{'' if quiet else '; not quiet'}"
 
 
 def report(options: argparse.Namespace, title: str, measured: Mapping[str, Any]) -> None:
-    """The end: JSON, or a table of medians and ranges."""
+    """Prints the result: JSON, or a table of medians and ranges."""
     facts = machine(options)
     if options.json:
         print(json.dumps({"bench": title, "machine": facts, "command": shlex.join(sys.orig_argv[1:]), **measured}, indent=2))

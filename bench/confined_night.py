@@ -13,7 +13,7 @@ from bench.trees import forest
 
 
 def night(place: Bed, confine: str) -> Timed:
-    """A night of all hosts, with `confine` so in the configuration."""
+    """Runs a night of all hosts, with this value of `confine` in the configuration."""
     text = place.config.read_text("utf-8")
     for other in ("always", "never"):
         text = text.replace(f'confine = "{other}"\n', "")
@@ -23,7 +23,7 @@ def night(place: Bed, confine: str) -> Timed:
 
 
 def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
-    """All nights; the first of each kind is not counted."""
+    """Runs all nights; the first night of each kind is not counted."""
     trees = dict(forest(place.hosts, options.hosts, options.files, options.mean, per_folder=50))
     place.configure({host: tree.top for host, tree in trees.items()}, options.at_a_time)
     night(place, "never")
@@ -55,10 +55,10 @@ def _ms(done: Timed, options: argparse.Namespace) -> float:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     words = common.parser(__doc__ or "", nights=5)
     words.add_argument("--hosts", type=int, default=300)
-    words.add_argument("--files", type=int, default=100, help="of each host")
+    words.add_argument("--files", type=int, default=100, help="files of each host")
     words.add_argument("--mean", type=common.size, default=common.size("2KiB"), help="mean size of a file")
     words.add_argument("--at-a-time", type=int, default=4)
     options = words.parse_args()

@@ -31,7 +31,7 @@ os.write(tells, json.dumps([told, {name: int(value) for name, value in counters.
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A command that has ended: its exit status, or minus the number of the signal that ended it, its figures and its texts."""
+    """A command that has ended: its exit status, negative for a signal, its figures and its output."""
 
     status: int
     figures: Figures

@@ -31,7 +31,7 @@ _ODDS = (0.0, 0.5, 0.9, 1.0)  # how much of a cache comes through
 
 
 class Cache:
-    """What of an image's writes no flush has made safe yet."""
+    """The writes of an image that no flush has made safe yet."""
 
     def __init__(self, image: Path) -> None:
         self.image, self._path = image, image.with_name(f"{image.name}-safe")
@@ -71,14 +71,14 @@ class Cache:
 
 
 class Disk:
-    """An image, and what notes its writes and flushes. `lock` is that of all disks whose power is cut together."""
+    """An image, and the record of its writes and flushes. `lock` is that of all disks whose power is cut together."""
 
     def __init__(self, image: Path, lock: threading.Lock, notes: Cache | Recorder) -> None:
         self.image, self._lock, self._notes = image, lock, notes
         self._live = image.open("r+b", buffering=0)
 
     def serve(self, client: socket.socket) -> None:
-        """Answers one client until it goes."""
+        """Answers one client until it disconnects."""
         with client, client.makefile("rb") as asked:
             self._greet(client, asked.read)
             while len(head := asked.read(28)) == 28:
@@ -106,7 +106,7 @@ class Disk:
             client.sendall(struct.pack(">QIII", _OPTION_REPLY, option, _UNSUPPORTED, 0))
 
     def _carry_out(self, kind: int, offset: int, length: int, data: bytes) -> tuple[int, bytes]:
-        """An errno, and the data."""
+        """Executes a request; returns an errno, and the data."""
         if kind == _READ:
             self._live.seek(offset)
             return 0, self._live.read(length).ljust(length, b"\0")
@@ -122,7 +122,7 @@ class Disk:
 
 
 def _listen(path: Path) -> socket.socket:
-    """A socket that is there only when it can be connected to."""
+    """Returns a socket at a path that appears when clients can connect."""
     server, early = socket.socket(socket.AF_UNIX), path.with_name(f"{path.name}-early")
     server.bind(str(early))
     server.listen()
@@ -136,7 +136,7 @@ def _serve(disk: Disk, server: socket.socket) -> None:
 
 
 def main() -> None:
-    """Serves until CONTROL's first client goes."""
+    """Serves until the first client of CONTROL disconnects."""
     log = Path(sys.argv.pop(1).removeprefix("--log=")) if sys.argv[1].startswith("--log=") else None
     control, *images = map(Path, sys.argv[1:])
     lock = threading.Lock()
@@ -153,7 +153,7 @@ def main() -> None:
 
 
 def _carry_out(notes: Sequence[Cache | Recorder], number: int, rest: str) -> None:
-    """A line of CONTROL. The lock is held."""
+    """Executes a line of CONTROL. The lock is held."""
     dice = random.Random(number)
     for note in notes:
         if isinstance(note, Recorder):

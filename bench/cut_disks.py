@@ -29,7 +29,7 @@ _NAMES = ("pool.img", "state.img")
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What both disks hold after a power cut. `ended`: how many commands had come to their end; `moment`: when it was, in words."""
+    """The content of both disks after a power cut. `ended`: how many commands had ended; `moment`: when it was, in words."""
 
     number: int
     ended: int
@@ -39,7 +39,8 @@ class Cut:
 
 
 class CutDisks:
-    """The pool is at `pool`, the state folder at `state`, until the stack of `mount` ends; then a copy can be there.
+    """Mounts the pool at `pool` and the state folder at `state` until the stack of `mount` ends; after that, copies can be mounted
+    there.
 
     `kind`: one of KINDS or IN_A_MACHINE. Those that are cached are cut by the dice of `seed`. The copies are plain. All are larger
     when a host has so many `files` that it would not fit.
@@ -63,7 +64,7 @@ class CutDisks:
         self._commits = 0
 
     def mount(self, stack: ExitStack, pool: Path | None = None, state: Path | None = None) -> None:
-        """Mounts both, or those copies of them, until the stack ends."""
+        """Mounts both disks, or those copies of them, until the stack ends."""
         if not (pool and state):
             pool, state = self.images / "pool.img", self.images / "state.img"
             if self.kind in ("cached", "recorded"):
@@ -72,7 +73,7 @@ class CutDisks:
         _attach(stack, pool, self.pool, "-t", "btrfs", "-o", OPTIONS)
 
     def _served(self, stack: ExitStack, *images: Path) -> list[Path]:
-        """The images as files that another process serves, until the stack ends: with a cache, or recorded."""
+        """Starts a process that serves the images until the stack ends, with a cache or recorded; returns them as files."""
         control, log = self.images / "control", [f"--log={self._log}"] if self.kind == "recorded" else []
         words: list[str | Path] = [sys.executable, "-m", "bench.cut_cache", *log, control, *images]
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, cwd=TOP)
@@ -84,7 +85,7 @@ class CutDisks:
         return [nbd.shown(stack, image) for image in images]
 
     def prepare_commits(self) -> None:
-        """Makes the subvolume for them, and brings all to the disks."""
+        """Makes the subvolume for `commit`, and writes everything to the disks."""
         create(self.pool / "other")
         work("sync", "-f", self.pool)
         work("sync", "-f", self.state)
@@ -95,7 +96,7 @@ class CutDisks:
         snapshot(self.pool / "other", self.pool / f"other-{self._commits}")
 
     def cut(self, number: int, ended: int, moment: str) -> Cut | None:
-        """Copies both disks as they are now. Those that are recorded are marked only: see `recorded`."""
+        """Copies both disks in their present state. For recorded disks it only writes a mark: see `recorded`."""
         if self.kind == "recorded":
             self._send_line(f"{ended} {moment}")
             return None
@@ -107,31 +108,31 @@ class CutDisks:
         return self._cut(number, ended, moment)
 
     def keep(self, step: int) -> None:
-        """Copies both disks with all that was written to them: what a step begins with."""
+        """Copies both disks with all data that was written to them, as the start of a step."""
         for place, name in ((self.pool, _NAMES[0]), (self.state, _NAMES[1])):
             work("sync", "-f", place)
             clone(self.images / name, self.images / f"{name}-kept-{step}")
 
     def kept(self, step: int) -> list[Path]:
-        """These copies."""
+        """Returns these copies."""
         return [self.images / f"{name}-kept-{step}" for name in _NAMES]
 
     def again(self, number: int, step: int, moment: str) -> Cut:
-        """A cut that has yet to be made, of disks as they were when that step began."""
+        """Returns a cut that is still to be made, from the disks at the start of that step."""
         cut = self._cut(number, step, moment)
         for source, copy in zip(self.kept(step), (cut.pool, cut.state), strict=True):
             clone(source, copy)
         return cut
 
     def recorded(self) -> list[Cut]:
-        """All flushes, once the disks are unmounted. Only `bring` makes the copies."""
+        """Returns all flushes, after the disks were unmounted. Only `bring` makes the copies."""
         if self.kind != "recorded":
             return []
         self._replay = Replay(entries(self._log), [base_of(self.images / name) for name in _NAMES])
         return [self._cut(flush.number, flush.step, f"a flush after {flush.moment}") for flush in flushes(self._log)]
 
     def bring(self, cut: Cut) -> None:
-        """Makes the copies of a flush, which come in the order of their numbers."""
+        """Makes the copies of a flush; flushes are requested in the order of their numbers."""
         if self.kind == "recorded":
             self._replay.copies(cut.number, (cut.pool, cut.state))
 
@@ -159,7 +160,7 @@ def _unmount(point: Path, is_btrfs: bool) -> None:
 
 
 def _detach(loop: str) -> None:
-    """And waits until the kernel has let go of it: its image is another's at once."""
+    """Detaches the loop device, and waits until the kernel has released it, because its image is used again at once."""
     work("btrfs", "device", "scan", "--forget", loop, check=False)
     work("losetup", "--detach", loop)
     backing = Path("/sys/block") / Path(loop).name / "loop" / "backing_file"

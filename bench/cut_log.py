@@ -27,13 +27,13 @@ Entry = tuple[int, int, int, bytes]  # kind, disk, offset or step, data
 
 
 def clone(source: Path, copy: Path) -> None:
-    """A copy on the same btrfs that shares what the source has now."""
+    """Makes a copy on the same btrfs that shares the present data of the source."""
     with source.open("rb") as read, copy.open("wb") as written:
         fcntl.ioctl(written, _FICLONE, read.fileno())
 
 
 class Recorder:
-    """Appends what one disk does to the log; the lock of the disks is held."""
+    """Appends the writes of one disk to the log; the lock of the disks is held."""
 
     def __init__(self, log: BinaryIO, disk: int) -> None:
         self._log, self._disk = log, disk
@@ -55,12 +55,12 @@ class Recorder:
 
 
 def base_of(image: Path) -> Path:
-    """What an image was when its record began."""
+    """Returns the path of the image's state at the start of its record."""
     return image.with_name(f"{image.name}-base")
 
 
 def record(log: Path, images: Sequence[Path]) -> list[Recorder]:
-    """A recorder for each image; IMAGE-base is the image as it is now."""
+    """Returns a recorder for each image; IMAGE-base is the present state of the image."""
     for image in images:
         clone(image, base_of(image))
     file = log.open("wb", buffering=0)
@@ -69,7 +69,7 @@ def record(log: Path, images: Sequence[Path]) -> list[Recorder]:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """The `number`th flush of the log, which belongs to a step, and the last thing before it that the step said."""
+    """The `number`th flush of the log, the step to which it belongs, and the last message of the step before it."""
 
     number: int
     step: int
@@ -77,7 +77,7 @@ class Flush:
 
 
 def flushes(log: Path) -> Iterator[Flush]:
-    """All flushes after the first mark."""
+    """Yields all flushes after the first mark."""
     number, step, moment = 0, -1, ""
     for kind, _, offset, data in entries(log):
         number += kind == _FLUSH
@@ -88,12 +88,12 @@ def flushes(log: Path) -> Iterator[Flush]:
 
 
 def flushes_of(log: Iterator[Entry]) -> int:
-    """How many it has."""
+    """Returns the number of flushes of a log."""
     return sum(kind == _FLUSH for kind, *_ in log)
 
 
 class Replay:
-    """The images as the log has them, from the first flush to the last."""
+    """The images in the states of the log, from the first flush to the last."""
 
     def __init__(self, log: Iterator[Entry], bases: Sequence[Path]) -> None:
         self._entries, self._flushed = log, 0
@@ -102,7 +102,7 @@ class Replay:
             clone(base, image)
 
     def copies(self, number: int, copies: Sequence[Path]) -> None:
-        """Makes copies of the images as they were at that flush, which lies after the one that was asked for last."""
+        """Makes copies of the images at that flush, which is later than that of the previous call."""
         files = [image.open("r+b", buffering=0) for image in self._images]
         while self._flushed < number:
             kind, disk, offset, data = next(self._entries)
@@ -117,7 +117,7 @@ class Replay:
 
 
 def entries(log: Path) -> Iterator[Entry]:
-    """Those of a log; a last one that was cut off is left out."""
+    """Yields the entries of a log; a truncated last entry is left out."""
     with log.open("rb") as file:
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             kind, disk, offset, length = _HEAD.unpack(head)
@@ -126,7 +126,7 @@ def entries(log: Path) -> Iterator[Entry]:
 
 
 def of_kernel(log: Path, sizes: Sequence[int]) -> Iterator[Entry]:
-    """The same for a log of dm-log-writes, on one device that has disks of these sizes one after the other.
+    """Yields the same for a log of dm-log-writes, on one device that contains disks of these sizes one after the other.
 
     The kernel logs a write when a flush has made it safe, or at once if it was written through (FUA); that counts as a flush.
     """
@@ -146,7 +146,7 @@ def of_kernel(log: Path, sizes: Sequence[int]) -> Iterator[Entry]:
 
 
 def _place(offset: int, sizes: Sequence[int]) -> tuple[int, int]:
-    """Which disk it lies on, and where."""
+    """Returns the disk that contains this position, and the offset on it."""
     for disk, size in enumerate(sizes):
         if offset < size:
             return disk, offset

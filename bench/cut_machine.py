@@ -49,12 +49,14 @@ _NO_MORE_LOG = "umount {points} && dmsetup remove pool state && dmsetup remove l
 
 
 class MachineRound(Round):
-    """What rounds with machines have in common. The scenario is over, and its disks unmounted, when the first machine boots."""
+    """The common part of rounds with machines. The scenario has ended, and its disks are unmounted, when the first
+    machine boots.
+    """
 
     unknown_names = True  # those that a machine gives are of its own clock
 
     def _cut(self, moment: str) -> None:  # noqa: ARG002 - each moment is a step's beginning
-        """Nothing is cut while the scenario runs here; the state before each step is kept for the machines."""
+        """Does nothing: no power is cut while the scenario runs here. The state before each step is kept for the machines."""
         step = len(self.before) - 1
         self.disks.keep(step)
         for number, (point, image) in enumerate(self._others()):
@@ -66,7 +68,7 @@ class MachineRound(Round):
         self._carry_out(step, "list:/dev/null")
 
     def _others(self) -> list[tuple[Path, Path]]:
-        """Where the pools are mounted from which backups are fetched, and their images."""
+        """Returns the mount points and the images of the pools from which backups are fetched."""
         pools = [table["from"] for name, table in self.site.tables.items() if name.startswith("replica.")]
         mounts = (work("findmnt", "-n", "-o", "TARGET,SOURCE", "--target", pool).stdout.split() for pool in pools)
         return [(Path(point), Path(work("losetup", "-n", "-O", "BACK-FILE", loop).stdout.strip())) for point, loop in mounts]
@@ -75,7 +77,7 @@ class MachineRound(Round):
         return self.disks.images / f"other-{step}-{number}"
 
     def _scripts(self, step: int, mounts: str, others: str, last: str) -> Path:
-        """The folder of a machine that carries out a step. `others`: the letter of the first disk that is another pool's."""
+        """Returns the folder of a machine that executes a step. `others`: the letter of the first disk with another pool."""
         self._put_back(self.before[step])
         folder = Path(tempfile.mkdtemp(prefix="scripts-", dir=session.folder()))
         files = [self.site.top, TOP / "tests" / "fakessh", KILL_AT, *filter(None, [self.program])]
@@ -89,7 +91,7 @@ class MachineRound(Round):
         return folder
 
     def _command(self, step: int) -> str:
-        """A line for the shell: the step's command, which says each of its checkpoints to where the script's words go."""
+        """Returns a shell line with the step's command, which announces each of its checkpoints on the channel of the script."""
         given = self.steps[step]
         program = [] if given.program == "backupd" else ["-m", given.program]
         words = [str(self.program or KILL_AT), "list:/dev/ttyS1", "any", "any", "0", *program, *self._words(given)]
@@ -99,7 +101,7 @@ class MachineRound(Round):
         return f"mount -t ext4 -o noatime {state} {self.disks.state}\nmount -t btrfs -o {OPTIONS} {pool} {self.disks.pool}"
 
     def _copies(self, step: int) -> list[Path]:
-        """Of the other pools' disks; a machine may write to them."""
+        """Makes copies of the other pools' disks; a machine may write to them."""
         copies = []
         for number in range(len(self._points)):
             copy = self._other(step, number).with_suffix(".copy")
@@ -140,7 +142,7 @@ class KilledRound(MachineRound):
 
     @contextmanager
     def _machine(self, step: int) -> Iterator[tuple[vm.Vm, Cut]]:
-        """A machine that begins the step now. It is killed at the end of the block; the content of its disks is the cut."""
+        """Boots a machine that starts the step now. It is killed at the end of the block; the content of its disks is the cut."""
         cut = self._again(step)
         scripts = self._scripts(step, self._mounts("/dev/vdc", "/dev/vdd"), "e", "sleep infinity")
         with vm.running(scripts, [cut.pool, cut.state, *self._copies(step)], systemd=False) as machine:
@@ -152,7 +154,9 @@ class KilledRound(MachineRound):
         return self.disks.again(self._number, step, "")
 
     def _freeze_often(self, machine: vm.Vm, cut: Cut, begun: float) -> list[float]:
-        """Until its command has ended. When something was said, in seconds from the beginning on."""
+        """Freezes the machine repeatedly until its command has ended. Returns when it printed messages, in seconds
+        since the start.
+        """
         moments: list[float] = []
         pause = time.monotonic()
 
@@ -195,7 +199,7 @@ class LoggedRound(MachineRound):
         log.unlink()
 
     def _logged(self, step: int) -> tuple[Path, list[Path]]:
-        """The log of the step's machine, and its disks as they were before it."""
+        """Returns the log of the step's machine, and its disks before the step."""
         disks, log = self.disks.again(0, step, ""), self.disks.images / "kernel-log"
         with log.open("wb") as file:
             file.truncate(_LOG)

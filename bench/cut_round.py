@@ -89,7 +89,7 @@ class Round:
         self._heard: Counter[tuple[int, str]] = Counter()
 
     def run(self) -> Found:
-        """All of it. The disks are mounted and unmounted here."""
+        """Runs the whole round. The disks are mounted and unmounted here."""
         with ExitStack() as stack:
             self.disks.mount(stack)
             self.site = Site(self.disks, self.seed)
@@ -162,7 +162,7 @@ class Round:
         return cut_truth.unlike(source, cut_truth.below(tree, str(self.site.source).strip("/")))
 
     def _carry_out(self, step: Step, action: str) -> None:
-        """Gives the command. `action`: what it does at all of its checkpoints, as kill_at.py has it."""
+        """Runs the command. `action`: the action at all of its checkpoints, in the form of kill_at.py."""
         at, words = (action, "any", "any", 0), self._words(step)
         if self.program:
             argv = [sys.executable, "-P", str(self.program), *map(str, at), *words]
@@ -177,7 +177,7 @@ class Round:
 
     @contextmanager
     def _step_socket(self) -> Iterator[Path]:
-        """A socket at which the command says what it is about to do, and waits while the power is cut."""
+        """Yields a socket at which the command announces its next action and waits while the power is cut."""
         path = self.site.top / "asked"
         path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX) as server:
@@ -205,7 +205,7 @@ class Round:
                 stack.pop_all()
 
     def _is_worth_it(self, moment: str) -> bool:
-        """The copies of a checkpoint that is passed for every thousand files would take longer than the run; fewer and fewer do."""
+        """Returns False for most checkpoints that occur for every thousand files: their copies would take longer than the run."""
         at = len(self.before), moment
         self._heard[at] += 1
         return self._heard[at] <= _OF_EACH or self.random.random() < _OF_EACH / self._heard[at]
@@ -291,7 +291,7 @@ class Round:
                 yield f"mounted with {option} and left with {cut_truth.allocator(self.disks.pool)}"
 
     def _forgotten(self, here: Before) -> list[str]:
-        """Yields the lost results of a command that had ended. A backup's name is the time of its run, so it is unique.
+        """Returns the lost results of a command that had ended. A backup's name is the time of its run, so it is unique.
 
         Files restored to a host are on its disk only when the host has written them there.
         """
@@ -305,7 +305,7 @@ class Round:
         self.site.config.write_text(here.config)
 
     def _contents(self, look: Look) -> Iterator[str]:
-        """Backups that are called complete, and differ from what they were made of."""
+        """Yields the backups that count as complete and differ from their source."""
         for host, name, record in cut_truth.backups(self.site.pool):
             key, backup = f"{host}/{name}", self.site.pool / "hosts" / host / name
             if record["state"] not in _DONE or look.read.get(key) == cut_truth.subvolume(backup):
@@ -316,7 +316,7 @@ class Round:
                 look.read[key] = cut_truth.subvolume(backup)
 
     def _wrong(self, look: Look, host: str, key: str, state: str) -> str:
-        """The first error in the content of that backup, or ""."""
+        """Returns the first error in the content of that backup, or ""."""
         tree = cut_truth.tree(self.site.pool / "hosts" / key / "data")
         differences = key in self.trees and cut_truth.unlike(self.trees[key], tree)
         if differences == []:  # also one that the cut had left with all of its content, and a run has given its name
@@ -334,7 +334,7 @@ class Round:
             yield f"{' '.join(words)} ended with {done.returncode}: {done.stderr[-1500:]}"
 
     def _list(self) -> list[dict[str, Any]]:
-        """Without the duration: that of a row includes the time after its file was written."""
+        """Returns the output of `list` without durations: that of a row includes the time after its file was written."""
         return [{key: value for key, value in backup.items() if key != "duration"} for backup in self._backupd("list")]
 
     def _backupd(self, *words: str) -> Any:
@@ -355,7 +355,7 @@ class Round:
         return {(host, result["outcome"]) for host, result in results.items()}
 
     def _tidy(self) -> Iterator[str]:
-        """Yields what is left of the interrupted commands, and the differences between catalogue and pool."""
+        """Yields the remains of interrupted commands, and the differences between catalogue and pool."""
         site = self.site
         yield from disagreements(site)
         yield from (f"left: {path}" for path in site.pool.glob("hosts/*/.working"))

@@ -108,7 +108,7 @@ def suspect(site: Site) -> Iterator[Step]:
 
 
 def altered(site: Site) -> Iterator[Step]:
-    """The newest backup was changed by hand: a run takes an older base, and a user accepts the change, which the next one has as
+    """The newest backup was changed manually: a run uses an older base; then a user accepts the change, and the next run uses it as
     base.
     """
     _backed_up(site, "web")
@@ -146,7 +146,7 @@ def notes(site: Site) -> Iterator[Step]:
 
 
 def rename(site: Site) -> Iterator[Step]:
-    """A host gets another name, and is backed up under that."""
+    """A host is renamed, and is backed up under its new name."""
     _backed_up(site, "web", "db")
     del site.tables["host"]["web"]
     site.hosts("www")
@@ -156,7 +156,7 @@ def rename(site: Site) -> Iterator[Step]:
 
 
 def forget(site: Site) -> Iterator[Step]:
-    """A host is given up, and its backups are deleted."""
+    """A host is forgotten, and its backups are deleted."""
     site.histories("web", "db")
     del site.tables["host"]["web"]
     site.write()
@@ -165,7 +165,7 @@ def forget(site: Site) -> Iterator[Step]:
 
 
 def discard(site: Site) -> Iterator[Step]:
-    """An unfinished backup is given up."""
+    """An unfinished backup is discarded."""
     for host in _broken_off(site):
         yield Step(("discard", host, "--yes"), (0, 1, 2))
 
@@ -181,7 +181,7 @@ def rebuild(site: Site) -> Iterator[Step]:
 
 
 def restore(site: Site) -> Iterator[Step]:
-    """Files come back to a folder of the same disk, twice."""
+    """Files are restored to a folder of the same disk, twice."""
     _backed_up(site, "web")
     site.out.mkdir()
     for number in range(2):
@@ -290,7 +290,7 @@ def shared(site: Site) -> Iterator[Step]:
 
 
 def doubted(site: Site) -> Iterator[Step]:
-    """A first copy and one that began from a base continue after a crash. It is unknown which of their data reached the disk."""
+    """A first copy and a run from a base are continued after a crash. It is unknown which of their data reached the disk."""
     for host in _broken_off(site):
         os.removexattr(site.pool / "hosts" / host / ".working", "user.btrkeep.synced")
     (site.source / "database").unlink()
@@ -298,14 +298,16 @@ def doubted(site: Site) -> Iterator[Step]:
 
 
 def outdated(site: Site) -> Iterator[Step]:
-    """A run discards what others left, because it is told to leave out other files now."""
+    """A run discards unfinished backups of earlier runs, because other files are excluded now."""
     for host in _broken_off(site):
         site.host(host, site.source, exclude=["*.secret"])
     yield run()
 
 
 def verified(site: Site) -> Iterator[Step]:
-    """Backups are read after a crash and later again, and a damaged file is found; this pool is no rehearsal, so it has boots."""
+    """Backups are read after a crash and later again, and a damaged file is found; this pool is not a rehearsal pool, so it has
+    boots.
+    """
     _backed_up(site, "web", "db")
     site.touch_up()
     site.run()
@@ -340,7 +342,7 @@ def to_host(site: Site) -> Iterator[Step]:
 
 
 def promoted(site: Site) -> Iterator[Step]:
-    """A host that was fetched from another pool is backed up here, and then there again."""
+    """A host that was fetched from another pool is backed up here, and later is fetched again."""
     _backed_up(site, "web")
     other, now = Nights(btrfs.make("500M"), "--rehearsal"), datetime.now(UTC).replace(microsecond=0)
     other.host("far", site.source)

@@ -33,7 +33,8 @@ _ANOTHER_BOOT = "00000000-0000-4000-8000-000000000000"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command that is cut. `again`: given again after a cut it does the rest, and nothing twice. `status`: how it may end.
+    """A command that is cut. `again`: the command that is run after a cut; it completes the work, and does nothing twice. `status`:
+    the expected exit status.
 
     `was_done`: how it may end besides if all of it was done already.
     """
@@ -46,7 +47,7 @@ class Step:
 
 
 def run(*hosts: str, status: tuple[int, ...] = (0,)) -> Step:
-    """A run, which makes one backup more each time."""
+    """Returns a run, which makes one more backup."""
     return Step(("run", "--json", *(hosts or ("--all",))), status, again=False)
 
 
@@ -75,11 +76,11 @@ class Site(Nights):
         self.settings("backup", concurrency=2)
 
     def noise(self, size: int) -> bytes:
-        """Returns that many bytes that do not compress."""
+        """Returns that number of incompressible bytes."""
         return self.random.randbytes(size)
 
     def extra(self) -> set[str]:
-        """Which of the folders that something was restored to hold the source as it is now."""
+        """Returns the restored folders that contain the present source."""
         places = list(self.out.iterdir()) if self.out.is_dir() else []
         wanted = cut_truth.tree(self.source) if places else {}
         restored = {f"{place.name} is restored" for place in places if not self._unlike(place / self.source.name, wanted)}
@@ -91,7 +92,7 @@ class Site(Nights):
         return [name for name in differences if name in wanted or not (self.is_host and _TEMPORARY.fullmatch(name))]
 
     def _known_damage(self) -> list[str]:
-        """The spoilt file, as host/name/path, once the catalogue has it as damaged."""
+        """Returns the damaged file, as host/name/path, once the catalogue has it as damaged."""
         path = self.state / "catalogue.sqlite"
         if not self.spoilt or not path.exists():
             return []
@@ -102,7 +103,7 @@ class Site(Nights):
             return ["/".join(row) for row in rows_of_damage]
 
     def call_damaged(self, host: str, name: str, path: str) -> None:
-        """Has it recorded that a file of a backup is damaged, and remembers where its data lies."""
+        """Records that a file of a backup is damaged, and remembers the place of its data."""
         self.called_damaged = host, path, self._place(host, name, path)
         with Catalogue.open(self.state) as catalogue:
             row = Damage(host, name, path, 0, 0, "verify", datetime.now(UTC).replace(microsecond=0))
@@ -113,7 +114,9 @@ class Site(Nights):
             return address(file.fileno(), 0)
 
     def _hidden_damage(self) -> list[str]:
-        """The backups that have the damaged data of `called_damaged`, while neither the catalogue nor damaged.json says so."""
+        """Returns the backups with the damaged data of `called_damaged` that neither the catalogue nor damaged.json has
+        as damaged.
+        """
         if not self.called_damaged:
             return []
         host, path, place = self.called_damaged
@@ -126,18 +129,18 @@ class Site(Nights):
         return [f"{host}/{name}" for name in self.names(host) if name not in recorded and self._place(host, name, path) == place]
 
     def end_rehearsal(self) -> None:
-        """From now on this is a pool in earnest: it has boots, and no `--now`."""
+        """Makes this a normal pool: it has boots, and commands accept no `--now`."""
         path = self.pool / ".btrkeep" / "pool.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"rehearsal": False}))
 
     def another_boot(self) -> None:
-        """Turns the notes of this boot into those of an earlier one."""
+        """Changes the notes of this boot into those of an earlier boot."""
         path = self.pool / ".btrkeep" / "boot.json"
         if path.exists() and (text := path.read_text()):
             path.write_text(json.dumps(json.loads(text) | {"boot": _ANOTHER_BOOT}))
 
     def spoil(self, host: str, name: str) -> None:
-        """Makes the beginning of a file of a backup zero, which the checksums know that a run made."""
+        """Overwrites the beginning of a file of a backup with zeros, which its recorded checksum detects."""
         backup, touched = self.backup(host, name), ("/database", "/note", "/small/1")
         sums = [line.split("  ")[1] for line in (backup / "SHA256SUMS").read_text().splitlines()]
         file = next(path for name in sums if (path := backup / name).stat().st_size and not name.endswith(touched))
@@ -169,7 +172,9 @@ class Site(Nights):
         (self.source / "link").symlink_to("database")
 
     def change(self) -> None:
-        """Pieces of the database, same size; a hard link broken, one made; data where a hole was; files gone, new, and renamed."""
+        """Changes files: parts of the database, same size; a hard link broken, another one made; data in a hole; files deleted,
+        added and renamed.
+        """
         with (self.source / "database").open("r+b") as file:
             for _ in range(20):
                 file.seek(self.random.randrange(2 * MIB - 9000))
@@ -191,7 +196,9 @@ class Site(Nights):
         (self.source / f"new{self.random.random()}").write_bytes(self.noise(MIB))
 
     def touch_up(self) -> None:
-        """Too small to reach the disk before the last sync: holes, whose search syncs as well, are searched only from 64 KiB on."""
+        """Makes changes that are too small to reach the disk before the last sync: holes, whose search syncs as well, are searched
+        only in files of 64 KiB or more.
+        """
         with (self.source / "database").open("r+b") as file:
             for _ in range(3):
                 file.seek(self.random.randrange(2 * MIB - 4000))
@@ -200,18 +207,18 @@ class Site(Nights):
             (self.source / name).write_bytes(self.noise(7000))
 
     def hosts(self, *names: str) -> None:
-        """Hosts that all have the same source."""
+        """Adds hosts that all have the same source."""
         for name in names:
             self.host(name, self.source)
 
     def broken_off(self, host: str, count: int) -> None:
-        """A run of the host whose connection ends after that many bytes: it leaves a `.working`."""
+        """Makes a run of the host whose connection ends after that many bytes: it leaves a `.working`."""
         self.in_the_middle(count, end="dies")
         command("backupd", "--config", self.config, "run", host, check=False, timeout=LONGEST)
         self.ssh("")
 
     def histories(self, *hosts: str) -> list[str]:
-        """Hosts with five nights of backups; their names."""
+        """Makes hosts with five nights of backups; returns their names."""
         self.hosts(*hosts)
         moments = every(1, 5, LAST)
         make_histories(self, hosts, moments)

@@ -20,7 +20,9 @@ _NAME = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z")
 
 
 def tree(top: Path) -> Tree:
-    """Every name below `top` with what it is: kind, mode, owner, mtime, size, SHA-256 or target, and its inode's other names."""
+    """Returns each name below `top` with its properties: kind, mode, owner, mtime, size, SHA-256 or target, and other names of its
+    inode.
+    """
     entries: Tree = {}
     linked: dict[int, list[str]] = {}
     for folder, folders, files in os.walk(top):
@@ -38,7 +40,7 @@ def tree(top: Path) -> Tree:
 
 
 def below(tree: Tree, top: str) -> Tree:
-    """The part of it below the folder `top`, as `tree` of that folder has it."""
+    """Returns the entries below the folder `top`, in the form of `tree` of that folder."""
     start = f"{top}/"
     length = len(start)
     return {
@@ -61,7 +63,7 @@ def _facts(seen: os.stat_result) -> tuple[int, ...]:
 
 
 def unlike(tree: Tree, other: Tree) -> list[str]:
-    """The names that differ."""
+    """Returns the names that differ."""
     return [name for name in sorted(tree.keys() | other.keys()) if tree.get(name) != other.get(name)]
 
 
@@ -74,13 +76,13 @@ def backups(pool: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def notes(pool: Path, host: str) -> dict[str, Any]:
-    """A host's notes.json."""
+    """Returns a host's notes.json."""
     path = pool / "hosts" / host / "notes.json"
     return dict(json.loads(path.read_text())) if path.exists() else {"backups": {}}
 
 
 def facts(pool: Path) -> set[str]:
-    """The facts of the pool, one per line: the backups, their states and their notes.
+    """Returns the facts of the pool, one per line: the backups, their states and their notes.
 
     A note of a deleted backup proves nothing: an interrupted deletion left it (see stale_notes).
     """
@@ -100,7 +102,7 @@ def facts(pool: Path) -> set[str]:
 
 
 def stale_notes(pool: Path) -> list[str]:
-    """Notes of backups that no longer exist."""
+    """Returns notes of backups that no longer exist."""
     hosts = sorted(path.name for path in (pool / "hosts").iterdir())
     return [
         f"{host}/{name}" for host in hosts for name in notes(pool, host)["backups"] if not (pool / "hosts" / host / name).exists()
@@ -109,7 +111,7 @@ def stale_notes(pool: Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Subvolume:
-    """What the kernel says of one. While nothing in it changes, all of this stays as it is."""
+    """The kernel's description of a subvolume. It does not change as long as nothing in the subvolume changes."""
 
     number: int
     generation: int
@@ -118,7 +120,7 @@ class Subvolume:
 
 
 def subvolume(path: Path) -> Subvolume:
-    """As it was at the last commit."""
+    """Returns the subvolume's state at the last commit."""
     info = bytearray(504)
     _ioctl(path, _GET_SUBVOL_INFO, info)
     number, _, _, _, generation, flags, uuid = _INFO.unpack_from(info)
@@ -126,7 +128,7 @@ def subvolume(path: Path) -> Subvolume:
 
 
 def commit(pool: Path) -> None:
-    """Brings everything to the disk."""
+    """Writes everything to the disk."""
     _ioctl(pool, _IOC_SYNC)
 
 
@@ -139,13 +141,13 @@ def _ioctl(path: Path, code: int, data: bytearray | None = None) -> None:
 
 
 def writable(pool: Path) -> list[str]:
-    """Backups with a final name that can be written: there must never be one."""
+    """Returns writable backups with a final name: there must never be one."""
     paths = [pool / "hosts" / host / name for host, name, _ in backups(pool)]
     return [str(path) for path in paths if not subvolume(path).flags & _READ_ONLY]
 
 
 def allocator(point: Path) -> str:
-    """`ssd` or `nossd`, as /proc/self/mounts has it."""
+    """Returns `ssd` or `nossd`, from /proc/self/mounts."""
     lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     options = next(words[3].split(",") for words in lines if words[1] == str(point))
     return next((word for word in options if "ssd" in word), "")

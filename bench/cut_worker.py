@@ -35,7 +35,9 @@ _BYTECODE = "PYTHONPYCACHEPREFIX"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`wanted` cuts of a scenario. `files`: how many those of many files have; `unsynced`: of a backupd without its last sync."""
+    """`wanted` cuts of a scenario. `files`: the number of files in scenarios with many; `unsynced`: with a backupd without its last
+    sync.
+    """
 
     scenario: str
     seed: int
@@ -57,7 +59,7 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stops the process, also if it still works on the order of a caller that was interrupted."""
+        """Stops the process, even if it still executes the order of a caller that was interrupted."""
         assert self._process.stdin
         if self._busy:
             self._process.terminate()
@@ -66,7 +68,7 @@ class Worker:
         self._process.wait()
 
     def carry_out(self, order: Order) -> dict[str, Any]:
-        """What the round found, as Found has it. Raises ChildProcessError when it broke."""
+        """Returns the result of the round, in the form of Found. Raises ChildProcessError if it failed."""
         assert self._process.stdin
         assert self._process.stdout
         self._busy = True
@@ -83,7 +85,7 @@ class Worker:
 
 
 def main() -> None:
-    """Takes orders until there are no more."""
+    """Executes orders until there are no more."""
     image_dir = Path(sys.argv[1])
     _unshare_mounts()
     with own_folder(argparse.Namespace(image_dir=image_dir)):
@@ -93,7 +95,7 @@ def main() -> None:
 
 
 def _in_a_fork(order: Order, image_dir: Path) -> dict[str, Any]:
-    """The round in a process whose folders, mounts and loop devices end with it."""
+    """Runs the round in a process whose folders, mounts and loop devices end with it."""
     answer = os.memfd_create("answer")
     pid = os.fork()
     if pid == 0:

@@ -43,12 +43,12 @@ class Measurement:
 
     @property
     def ratio(self) -> float:
-        """How many times faster ours is."""
+        """Returns how many times faster our side is."""
         return _median(self.theirs, 0) / _median(self.ours, 0)
 
     @property
     def cpu_ratio(self) -> float:
-        """The same in processor time."""
+        """Returns the same in processor time."""
         return _median(self.theirs, 1) / _median(self.ours, 1)
 
 
@@ -57,7 +57,7 @@ def _median(times: Sequence[tuple[float, float]], which: int) -> float:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Prints the report; 1 if ours is slower than agreed, or named something else."""
+    """Prints the report; returns 1 if our side is slower than agreed, or named a wrong file."""
     made = plain_parser(__doc__ or "")
     made.formatter_class = argparse.RawDescriptionHelpFormatter
     for name, default in (("hosts", 100), ("backups", 32), ("files", 10), ("rounds", 3)):
@@ -82,7 +82,7 @@ def _drop_caches() -> None:
 
 
 class _Bed:
-    """The filesystem, and both sides. `names`: how many both have named; `same`: whether they always were the same."""
+    """The filesystem, and both sides. `names`: the number of names that both printed; `same`: whether they were always the same."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self._top = btrfs.make(f"{max(4, options.hosts * options.backups // 10_000)}G", options="noatime")
@@ -92,13 +92,13 @@ class _Bed:
         self._ours, self.names, self.same = set[tuple[str, int]](), 0, True
 
     def ours(self) -> tuple[float, float]:
-        """(seconds, CPU seconds) of a whole process."""
+        """Returns seconds and CPU seconds of one whole process."""
         done = timed((sys.executable, "-m", "bench.damage_resolved", str(self._top), str(self._note)))
         self._ours = {_subvolume_and_inode(self._top, path) for path in json.loads(done.stdout)}
         return done.seconds, done.cpu
 
     def theirs(self) -> tuple[float, float]:
-        """The same of one process for each address."""
+        """Returns the same of one process for each address."""
         begun, used, named = time.perf_counter(), os.times(), set[tuple[str, int]]()
         for vaddr in self.vaddrs:
             shown = work("btrfs", "inspect-internal", "logical-resolve", "-s", str(4 << 20), str(vaddr), self._top)
@@ -114,7 +114,7 @@ def _subvolume_and_inode(top: Path, path: str) -> tuple[str, int]:
 
 
 def _fill(options: argparse.Namespace, top: Path) -> dict[str, list[object]]:
-    """(addresses; subvolume id, host and name of each backup)."""
+    """Returns the addresses, and the subvolume id, host and name of each backup."""
     backups: list[object] = []
     for number in range(options.hosts):
         host = top / f"host{number}"

@@ -13,7 +13,7 @@ from btrkeep.fs.openat import FOLDER
 
 
 def main(top: str, note: str) -> None:
-    """`note`: a file with the addresses, and the id, host and name of each backup."""
+    """Prints the names. `note`: a file with the addresses, and the id, host and name of each backup."""
     asked = json.loads(Path(note).read_text())
     fd = os.open(top, FOLDER)
     resolver = Resolver(fd, {id_: (host, name) for id_, host, name in asked["backups"]})

@@ -27,14 +27,14 @@ _MEMORY += "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss);sys.ex
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     made = plain_parser(__doc__.splitlines()[0] if __doc__ else "")
     made.add_argument("--source", type=Path, default=Path("/usr/share"))
     made.add_argument("--hosts", type=int, default=4)
-    made.add_argument("--mib", type=int, default=200, help="of each host")
+    made.add_argument("--mib", type=int, default=200, help="MiB of files of each host")
     made.add_argument("--nights", type=int, nargs="+", default=[0, 8], help="snapshots that each host has")
     made.add_argument("--ways", default="share_with,duperemove,duperemove-nofiemap,duperemove-4k,index,bees")
-    made.add_argument("--smallest", type=int, default=4, help="KiB of the smallest file that the index looks at")
+    made.add_argument("--smallest", type=int, default=4, help="KiB of the smallest file that the index considers")
     made.add_argument("--one", choices=("share_with", "index"), help=argparse.SUPPRESS)
     made.add_argument("--at", type=Path, help=argparse.SUPPRESS)
     options = made.parse_args()
@@ -100,7 +100,7 @@ def _hosts(options: argparse.Namespace, point: Path) -> None:
 
 
 def _as_on(to: Path, path: Path, chance: random.Random | None) -> None:
-    """Of 100 files on every further host: 5 moved, 5 copied, 5 changed, 5 its own, 80 the same."""
+    """Writes a file of a further host: of 100 files 5 are moved, 5 copied, 5 changed, 5 are its own, and 80 are the same."""
     kind = chance.randrange(20) if chance else 19
     content = bytearray(path.read_bytes())
     if kind == 0:
@@ -135,7 +135,7 @@ def _share(source: Path, destination: Path, size: int) -> int:
 
 
 def _by_paths(point: Path, smallest: int) -> None:
-    """As `share_with` does it after rsync: the same path of the first host."""
+    """Shares like `share_with` after rsync: with the same path of the first host."""
     first, *others = sorted(point.glob("host?"))
     for host in others:
         for path, size in _files(host, smallest):
@@ -145,7 +145,7 @@ def _by_paths(point: Path, smallest: int) -> None:
 
 
 def _by_index(point: Path, smallest: int) -> None:
-    """Whole files by size, then by SHA-256, over all names in all subvolumes."""
+    """Shares whole files by size, then by SHA-256, over all names in all subvolumes."""
     sizes: dict[int, list[Path]] = {}
     for top in sorted(point.glob("host*")):
         for path, size in _files(top, smallest):

@@ -61,18 +61,18 @@ class Deleted:
 
 @dataclass(slots=True)
 class Writer:
-    """A bench.fsync_writer while it runs, and its writes when it has ended."""
+    """A bench.fsync_writer in progress, and its writes after it has ended."""
 
     process: subprocess.Popen[str]
     writes: list[tuple[float, float]] = field(default_factory=list)
 
     def between(self, begin: float, end: float) -> Latencies:
-        """Of the writes that began in between."""
+        """Returns the latencies of the writes that started in that period."""
         return latencies([seconds for begun, seconds in self.writes if begin <= begun < end])
 
 
 def latencies(seconds: Iterable[float]) -> Latencies:
-    """Median, 99th percentile (the nearest rank) and the worst."""
+    """Returns median, 99th percentile (the nearest rank) and maximum."""
     ordered = sorted(seconds)
     rank = -(-99 * len(ordered) // 100) - 1
     return Latencies(len(ordered), statistics.median(ordered) * 1000, ordered[rank] * 1000, ordered[-1] * 1000)
@@ -80,7 +80,7 @@ def latencies(seconds: Iterable[float]) -> Latencies:
 
 @contextmanager
 def writer(path: Path) -> Iterator[Writer]:
-    """A process that writes to a file there; at the end its writes are known."""
+    """Starts a process that writes to a file there; its writes are known at the end."""
     argv = [sys.executable, "-m", "bench.fsync_writer", str(path)]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TOP)
     made = Writer(process)
@@ -116,7 +116,7 @@ def delete_all(
 
 
 def _run(mounted: Mounted, command: Sequence[str], doomed: Mapping[str, int]) -> tuple[Deleted, float, float]:
-    """With the moments of its begin and of the empty queue."""
+    """Runs the command; returns the times of its start and of the empty queue."""
     before, begun = mounted.writes(), time.monotonic()
     done = common.timed(command)
     for id_ in doomed.values():
@@ -130,7 +130,7 @@ def _run(mounted: Mounted, command: Sequence[str], doomed: Mapping[str, int]) ->
 
 
 def see_what_is_left(point: Path, kept: Sequence[str]) -> None:
-    """That the work was done, and no more, by what the `btrfs` program lists."""
+    """Requires that exactly the right subvolumes were deleted, from the list of the `btrfs` program."""
     waiting = work("btrfs", "subvolume", "list", "-d", point).stdout
     assert not waiting, f"still in the queue: {waiting}"
     lines = work("btrfs", "subvolume", "list", point).stdout.splitlines()
@@ -140,7 +140,7 @@ def see_what_is_left(point: Path, kept: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """A churned pool that every run gets a copy of, with its catalogue."""
+    """A churned pool with its catalogue, of which each run gets a copy."""
 
     images: Images
     pool: ChurnedPool
@@ -150,7 +150,7 @@ class Original:
     def make(
         cls, folder: Path, shape: Shape, mount: str, mkfs: tuple[str, ...] = (), then: Callable[[Mounted], None] | None = None
     ) -> Self:
-        """Builds it in `folder`; `then` is done to it last."""
+        """Builds it in `folder`, and calls `then` at the end."""
         images = Images(folder)
         common.say(f"making {shape.hosts * shape.nights} backups")
         with images.made("churned", SIZE, mount, mkfs) as mounted:
@@ -163,7 +163,7 @@ class Original:
     def run(
         self, command: Sequence[str], options: argparse.Namespace, mount: str, *, watched: bool, trace: bool = False
     ) -> Deleted:
-        """One deletion, on a copy. `watched`: with a writer beside it; `trace`: with a trace of where the writes go."""
+        """Runs one deletion on a copy. `watched`: with a writer beside it; `trace`: with a trace of the positions of the writes."""
         with self.images.copy("churned", mount) as mounted:
             if not common.wait_for_quiet(options):
                 common.say("not quiet")
@@ -172,7 +172,7 @@ class Original:
             return replace(done, places=traced.places)
 
     def by_expire(self, **settings: object) -> tuple[str, ...]:
-        """The btrkeep command, with these keys of [expiry], and an empty catalogue."""
+        """Deletes by the btrkeep command, with these keys of [expiry], and an empty catalogue."""
         state = self.images.folder / "state"
         shutil.rmtree(state, ignore_errors=True)
         shutil.copytree(self.images.folder / "state.original", state)
@@ -181,7 +181,9 @@ class Original:
         return self.pool.backupd("expire", "--json")
 
     def by_btrfs(self) -> tuple[str, ...]:
-        """All at once by the `btrfs` program, in the same order. It comes back up to a second late, which is not counted."""
+        """Deletes all at once by the `btrfs` program, in the same order. It notices the end up to a second late, which is not
+        counted.
+        """
         names = self.images.folder / "doomed"
         names.write_bytes(b"".join(bytes(self.images.point / path) + b"\0" for path in self.pool.doomed))
         steps = 'btrfs filesystem sync "$2" && btrfs subvolume sync "$2" >/dev/null'
@@ -189,18 +191,23 @@ class Original:
 
 
 def shape_options(words: argparse.ArgumentParser, shape: Shape) -> None:
-    """The options of a churned pool; `shape` has the defaults."""
+    """Adds the options of a churned pool; `shape` has the defaults."""
     words.add_argument("--hosts", type=int, default=shape.hosts)
-    words.add_argument("--nights", type=int, default=shape.nights, help="so many backups of each host are made")
-    words.add_argument("--keep", type=int, default=shape.keep, help="and so many of them are kept")
-    words.add_argument("--window", type=int, default=shape.window, help="so old are backups that go while it is built; 0: none")
-    words.add_argument("--files", type=int, default=shape.files, help="of each host")
-    words.add_argument("--changed", type=int, default=shape.changed, help="so many of them change each night")
+    words.add_argument("--nights", type=int, default=shape.nights, help="number of backups that are made of each host")
+    words.add_argument("--keep", type=int, default=shape.keep, help="number of them that are kept")
+    words.add_argument(
+        "--window",
+        type=int,
+        default=shape.window,
+        help="age in nights at which backups are deleted while the pool is built; 0: none",
+    )
+    words.add_argument("--files", type=int, default=shape.files, help="files of each host")
+    words.add_argument("--changed", type=int, default=shape.changed, help="number of them that change each night")
     words.add_argument("--smallest", type=common.size, default=shape.smallest, help="bytes of the smallest file")
     words.add_argument("--largest", type=common.size, default=shape.largest, help="bytes of the largest file")
     words.add_argument("--seed", type=int, default=shape.seed)
 
 
 def shape_of(options: argparse.Namespace) -> Shape:
-    """From those options."""
+    """Returns the shape that these options describe."""
     return Shape(**{attribute.name: getattr(options, attribute.name) for attribute in fields(Shape)})

@@ -34,7 +34,7 @@ SECONDS, P99 = "seconds until the queue is empty", "ms of a small fsync: p99"
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """All pairs, each with a paced btrkeep run as a third one."""
+    """Measures all pairs, each with a third run by btrkeep with a pace."""
     original = Original.make(folder, shape_of(options), options.mount, ("-m", options.metadata))
 
     def ours(pace: str = "off") -> Deleted:
@@ -66,21 +66,21 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
 
 
 def compare(side: str, pairs: Sequence[tuple[Deleted, Deleted]], name: str, limit: float | None) -> dict[str, Any]:
-    """One figure of both sides."""
+    """Compares one figure of both sides."""
     of = MEASURES[name]
     return Sides(side, "all at once", [(of(mine), of(theirs)) for mine, theirs in pairs]).summary(limit)
 
 
 def summary(done: Deleted) -> str:
-    """A run in a few words."""
+    """Describes a run in a few words."""
     return f"{done.seconds:.2f} s (back after {done.process:.2f}), p99 {done.seen.p99:.0f} ms, {done.writes.bytes / 1e6:.0f} MB"
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     words = common.plain_parser(__doc__ or "")
     words.add_argument("--pairs", type=int, default=5)
-    words.add_argument("--pace", default="20ms", help="of the third run of each pair; off: there is none")
+    words.add_argument("--pace", default="20ms", help="the pace of the third run of each pair; off: no third run")
     words.add_argument("--max-orphans", type=int, default=100)
     shape_options(words, SHAPE)
     words.add_argument(

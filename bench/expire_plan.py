@@ -41,7 +41,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 
 
 def make_due(config: Path, pool: Path, folder: Path, hosts: int, count: int) -> int:
-    """Writes the policy, and marks on nine hosts in ten; how many were marked."""
+    """Writes the policy, and marks on nine hosts in ten; returns the number of marks."""
     policy = f"daily = {POLICY.daily}\nweekly = {POLICY.weekly}\nmonthly = {POLICY.monthly}\n"
     config.write_text(f"{config.read_text(encoding='utf-8')}[retention]\n{policy}", encoding="utf-8")
     marked: dict[str, str] = {}
@@ -101,9 +101,9 @@ def _rehearsal(config: Path) -> tuple[str, ...]:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     words = plain_parser(__doc__ or "")
-    words.add_argument("--runs", type=int, default=5, help="measured runs of each command; one more comes first, unmeasured")
+    words.add_argument("--runs", type=int, default=5, help="measured runs of each command, after an unmeasured one")
     words.add_argument("--hosts", type=int, default=2800)
     words.add_argument("--backups", type=int, default=34)
     options = words.parse_args()

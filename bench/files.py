@@ -30,7 +30,7 @@ _PER_FOLDER = 200
 
 
 def fill(number: int, data: Path, names: int, files: int) -> None:
-    """The first backup with everything; in each other one a file that changed, one that came, and a folder's time."""
+    """Makes the first backup with all files; each later one has one changed file, one new file, and a folder with a new time."""
     if number == 0:
         for folder in (data / "etc" / "many", data / "srv"):
             folder.mkdir(parents=True)
@@ -93,12 +93,12 @@ _FIGURES: Mapping[str, Callable[[Measured], float]] = {
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     made = plain_parser(__doc__.splitlines()[0] if __doc__ else "")
     made.add_argument("--backups", type=int, default=34)
-    made.add_argument("--names", type=int, default=100_000, help="in one folder")
-    made.add_argument("--files", type=int, default=200_000, help=f"in a tree, {_PER_FOLDER} in a folder")
-    made.add_argument("--rounds", type=int, default=7, help="measured ones; one more comes first")
+    made.add_argument("--names", type=int, default=100_000, help="names in one folder")
+    made.add_argument("--files", type=int, default=200_000, help=f"files in a tree, {_PER_FOLDER} in a folder")
+    made.add_argument("--rounds", type=int, default=7, help="measured rounds, after an unmeasured one")
     made.add_argument("--only", nargs="+", metavar="PART", choices=PARTS, default=list(PARTS), help="only these parts")
     made.add_argument("--against", type=Path, metavar="FOLDER", help="a checkout of another version")
     options = made.parse_args()

@@ -58,7 +58,7 @@ POOLS = {"mixed": MIXED, "alike": CHURN, "leaving": LEAVING, "mail": MAIL, "mail
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How large. `written`: the share of files whose data is written; `scale`: that of the hosts that there are."""
+    """The size of the pool. `written`: the share of files whose data is written; `scale`: the share of the hosts that exist."""
 
     kinds: tuple[Kind, ...] = MIXED
     days: int = 70
@@ -84,7 +84,7 @@ class Builder:
         self._hosts = hosts(mount, shape, self._random)
 
     def build(self) -> None:
-        """All days. At the end the cleaner has finished, and everything is on the disk."""
+        """Runs all days. At the end the cleaner has finished, and everything is on the disk."""
         for day in range(self._shape.days):
             for host in self._hosts:
                 if day < host.last:
@@ -132,12 +132,12 @@ class Builder:
 
 
 def kept(old: int, day: int) -> bool:
-    """Whether the backup of day `old` is still there on `day`."""
+    """Returns True if the backup of day `old` still exists on `day`."""
     return day - old < DAILY or (old % 7 == 0 and day - old < DAILY + 7 * WEEKS)
 
 
 def hosts(mount: Path, shape: Shape, rng: random.Random) -> list[_Host]:
-    """All hosts, in an order of their own."""
+    """Returns all hosts, in a fixed order."""
     made: list[_Host] = []
     for kind in shape.kinds:
         hosts = [_Host(mount / f"{kind.name}{number:03}", kind, shape.days) for number in range(round(kind.hosts * shape.scale))]

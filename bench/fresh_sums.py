@@ -37,13 +37,13 @@ _INSIDE = "--inside"
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     made = plain_parser(__doc__.splitlines()[0] if __doc__ else "")
     made.add_argument("--hosts", type=int, default=40)
-    made.add_argument("--files", type=int, default=300, help="of each host")
-    made.add_argument("--kib", type=int, default=100, help="of each file")
+    made.add_argument("--files", type=int, default=300, help="files of each host")
+    made.add_argument("--kib", type=int, default=100, help="size of each file in KiB")
     made.add_argument("--nights", type=int, default=6)
-    made.add_argument("--realistic", action="store_true", help="4 hosts of 20,000 files of 30 KiB, whatever else is asked for")
+    made.add_argument("--realistic", action="store_true", help="4 hosts of 20,000 files of 30 KiB, regardless of other options")
     options = made.parse_args()
     if options.realistic:
         options.hosts, options.files, options.kib = 4, 20_000, 30
@@ -100,7 +100,7 @@ def _measure(options: argparse.Namespace, point: Path) -> Mapping[str, object]:
 
 @dataclass(slots=True)
 class _Shares:
-    """By night: the steps' share of the processor time, and of that on the clock; by run, its seconds of processor time."""
+    """By night: the step's share of the processor time and of the elapsed time; by run: its seconds of processor time."""
 
     cpu: list[float] = field(default_factory=list)
     clock: list[float] = field(default_factory=list)
@@ -115,7 +115,7 @@ class _Shares:
 
 
 def _run_inside(note: Path, words: Sequence[str]) -> None:
-    """`backupd WORDS` in this process. Each step that makes checksums adds a line to `note`."""
+    """Runs `backupd WORDS` in this process. Each step that makes checksums appends a line to `note`."""
 
     def timed_step(subvolume: Path, limits: SumLimits) -> None:
         before, used, begun = resource.getrusage(resource.RUSAGE_THREAD), time.thread_time(), time.perf_counter()

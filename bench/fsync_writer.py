@@ -25,7 +25,7 @@ def _write(fd: int, pause: float, ended: threading.Event) -> list[tuple[float, f
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o600)
     pause = float(sys.argv[2]) if len(sys.argv) > 2 else 0.01
     ended = threading.Event()

@@ -80,13 +80,17 @@ def fuzz(name: str, seconds: float, least: int, keep: Path) -> Fuzzed:
 def main() -> int:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60, help="for each target (60); an hour is 3600")
-    parser.add_argument("--inputs", type=int, default=0, metavar="N", help="at least so many for each, however long it takes (0)")
+    parser.add_argument("--seconds", type=float, default=60, help="seconds for each target [60]")
+    parser.add_argument(
+        "--inputs", type=int, default=0, metavar="N", help="minimum number of inputs for each target, whatever time that takes [0]"
+    )
     parser.add_argument("--only", nargs="+", choices=sorted(TARGETS), default=sorted(TARGETS), metavar="NAME", help="these targets")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time (one for each processor)")
-    parser.add_argument("--keep", type=Path, help="a folder for what was reached and found, to go on from (default: thrown away)")
-    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
-    parser.add_argument("--list", action="store_true", help="show the targets, and do nothing")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at the same time [one for each processor]")
+    parser.add_argument(
+        "--keep", type=Path, help="a folder for the inputs that were found, to continue from; default: they are deleted"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--list", action="store_true", help="print the targets, and do nothing else")
     words = parser.parse_args()
     if words.list:
         for name, target in TARGETS.items():

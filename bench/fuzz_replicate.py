@@ -32,7 +32,7 @@ def _answer_seeds() -> Seeds:
 
 
 def _answers() -> Callable[[bytes], object]:
-    """The input is all that another server answers. It is understood, or refused as OperatorError."""
+    """The input is all answers of another server. They are accepted, or refused with OperatorError."""
     from backupd.replicate.remote_pool import OwnStreams, RemotePool
     from btrkeep.config.sources import name_fault
     from btrkeep.decisions.replication import Fetch, RemoteBackup
@@ -72,7 +72,7 @@ def _request_seeds() -> Seeds:
 
 
 def _requests() -> Callable[[bytes], object]:
-    """The input is all that another server asks for. Each line has an answer, and only files of common backups are written."""
+    """The input is all requests of another server. Each line gets an answer, and only files of common backups are written."""
     from backupd.replicate.sender import BackupSender, request_lines, serve
     from btrkeep.pool.marker import Pool
 

@@ -20,7 +20,7 @@ _SLOW = {"doctor", "plan", "extents"}  # they take no text, and read the whole p
 
 
 def request_seeds() -> Seeds:
-    """A request of each verb that takes arguments, of each role, and some of another host."""
+    """Yields a request of each verb with arguments, of each role, and some about another host."""
     backup = {"host": _HOST, "backup": "latest"}
     asked: list[tuple[str, dict[str, Any]]] = [
         ("browse", {**backup, "path": _SEEN, "sort": "size", "descending": True, "offset": 1, "limit": 5}),
@@ -47,7 +47,7 @@ def request_seeds() -> Seeds:
 
 
 def request() -> Callable[[bytes], object]:
-    """An answer is one line of JSON, or one line and frames up to the last one, or missing."""
+    """Requires that an answer is one line of JSON, or one line and frames up to the last one, or missing."""
     import logging
 
     from backupd.serve import request_checks, start_job
@@ -64,11 +64,11 @@ def request() -> Callable[[bytes], object]:
     logging.disable(logging.CRITICAL)
 
     def logged_in(word: str, login: Path) -> Viewer:  # noqa: ARG001 - by the names that it has there
-        """In the place of the login service, whose words the sessions are."""
+        """Replaces the login service for these sessions."""
         return Viewer("alice", next((role for role in ROLES if role == word), "viewer"), (_HOST,) if word == "viewer" else None)
 
     def start_nothing(*_: Any) -> None:
-        """In the place of the processes that carry out jobs."""
+        """Replaces the start of processes that execute jobs."""
 
     for module, name, stand_in in ((request_checks, "_logged_in", logged_in), (start_job, "_start_process", start_nothing)):
         assert hasattr(module, name)
@@ -97,7 +97,7 @@ def request() -> Callable[[bytes], object]:
 
 
 def require_answer(answer_line: bytes) -> None:
-    """Asserts that it is what the protocol has: see btrkeep/serving/protocol.py."""
+    """Requires that the answer follows the protocol: see btrkeep/serving/protocol.py."""
     line, _, rest = answer_line.partition(b"\n")
     if not answer_line:
         return
@@ -120,7 +120,7 @@ def _read(connection: socket.socket) -> Iterator[bytes]:
 
 
 def _pool() -> tuple[Path, Path]:
-    """The configuration of a pool, and the path that its host has backed up."""
+    """Makes the configuration of a pool; returns it and the path that its host has backed up."""
     from tests.beds import btrfs
     from tests.beds.nights import Nights
 

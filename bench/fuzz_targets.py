@@ -196,7 +196,7 @@ def _configuration() -> Callable[[bytes], object]:
 
 
 def _gate(made: Callable[[Path], object]) -> tuple["Gate", Path]:
-    """A dashboard whose operator is logged in, and its catalogue."""
+    """Returns a dashboard with a logged-in operator, and its catalogue."""
     from tests.web.gate import CHEAP, add_user, dashboard
     from tests.web.gate import Gate as Browser
     from web.auth import passwords
@@ -222,7 +222,7 @@ def _patch_seeds() -> Seeds:
 
 
 def _catalogue() -> Callable[[bytes], object]:
-    """The input is a list of places and of bytes that are written there. Every page is served, or shows an error message."""
+    """The input is a list of positions and of bytes to write there. Each page is served, or shows an error message."""
     from tests.beds.made_catalogue import made_catalogue
 
     gate, file = _gate(lambda state: made_catalogue(state, 6, 3))
@@ -254,7 +254,7 @@ def _form_seeds() -> Seeds:
 
 
 def _forms() -> Callable[[bytes], object]:
-    """The input chooses one of the addresses that take a form, and is its body: text of a form, or parts with a boundary."""
+    """The input chooses an address that accepts a form, and is its body: text of a form, or parts with a boundary."""
     from tests.web.gate import made
 
     gate, _ = _gate(lambda state: made(state.parent))
@@ -365,7 +365,7 @@ def _member_seeds() -> Seeds:
 
 
 def _member() -> Callable[[bytes], object]:
-    """One file with its attributes: Python's readers find the name and the content that went in."""
+    """Writes one file with its attributes: Python's readers must find the same name and content."""
     from backupd.files import tar_headers, zip_headers
     from backupd.files.tree import Entry
 

@@ -92,7 +92,9 @@ def _initialize(pool: Path, config: Path, state: Path, hosts: int, backups: int)
 
 
 def _after_a_change(web: Dashboard) -> Figures:
-    """Figures of a request for which the server computes all that depends on the catalogue, as after each event of a night."""
+    """Returns the figures of a request for which the server computes all results that depend on the catalogue, as after each event
+    of a night.
+    """
     with Catalogue.open(web.state) as catalogue:
         catalogue.set_fact("bench", str(time.time_ns()))
     time.sleep(_YOUNG)
@@ -100,7 +102,7 @@ def _after_a_change(web: Dashboard) -> Figures:
 
 
 def requested(web: Dashboard) -> Figures:
-    """Figures of one request of the overview; the memory is the peak of the server since it started."""
+    """Returns the figures of one request of the overview; the memory is the peak of the server since its start."""
     cpu, before = cpu_of(web), _counters(web.pid)
     begun = time.perf_counter()
     connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=600)
@@ -168,7 +170,9 @@ def _require_subvolumes(mount: Path, backups: int) -> None:
 
 
 def _require_same(mount: Path, state: Path) -> None:
-    """The catalogue's rows, as SQLite has them, are the subvolumes that the `btrfs` program lists: path, id and UUID of each."""
+    """Requires that the catalogue's rows, read by SQLite, are the subvolumes that the `btrfs` program lists: path, id and UUID of
+    each.
+    """
     lines = (line.split(" path ", 1) for line in work("btrfs", "subvolume", "list", "-r", "-u", mount).stdout.splitlines())
     subvolumes = {(path.removeprefix("pool/"), int(words.split()[1]), words.split()[-1]) for words, path in lines}
     with closing(sqlite3.connect(f"file:{state / 'catalogue.sqlite'}?mode=ro", uri=True)) as catalogue:
@@ -180,7 +184,7 @@ def _require_same(mount: Path, state: Path) -> None:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """All figures of all sizes, and how they grow."""
+    """Returns all figures of all sizes, and their growth."""
     figures_by_part: dict[str, dict[int, list[Figures]]] = {}
     folder.chmod(0o755)  # the dashboard runs as another user
     quiet = []
@@ -215,13 +219,13 @@ def _parts(text: str) -> list[str]:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     made = plain_parser(__doc__.splitlines()[0] if __doc__ else "")
     made.add_argument("--hosts", type=_sizes, default="280,2800,28000", help="numbers of hosts")
     made.add_argument("--parts", type=_parts, default=",".join(PARTS), help="what to measure")
-    made.add_argument("--backups", type=int, default=4, help="of each host, at all sizes")
+    made.add_argument("--backups", type=int, default=4, help="backups of each host, at all sizes")
     made.add_argument("--paths", type=int, default=0, help="source paths in each real backup's record; 0: a short record")
-    made.add_argument("--rounds", type=int, default=3, help="of each part that reads; one more comes first, unmeasured")
+    made.add_argument("--rounds", type=int, default=3, help="measured rounds of each part that reads, after an unmeasured one")
     options = made.parse_args()
     if options.backups < 2:
         made.error("--backups: at least 2, because expiry deletes one of each host and night needs another")

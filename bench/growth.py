@@ -21,7 +21,7 @@ Figures = Mapping[str, float]
 
 
 def megabytes(counters: Mapping[str, int]) -> Figures:
-    """The figures of I/O, from bytes by the names of /proc/PID/io."""
+    """Returns the figures of I/O in megabytes, from bytes by the names of /proc/PID/io."""
     return {words: counters[name] / 1e6 for name, words in COUNTERS.items()}
 
 

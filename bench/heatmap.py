@@ -26,7 +26,7 @@ OURS = (sys.executable, "-m", "heatmap")
 
 @dataclass(slots=True)
 class Case:
-    """A picture; `limit` is how much of the peer's time it may take at the most."""
+    """A picture; `limit` is the maximum share of the peer's time."""
 
     words: tuple[str, ...]
     limit: float | None
@@ -35,9 +35,9 @@ class Case:
 
 
 def main() -> None:
-    """Builds, measures, prints."""
+    """Builds, measures and prints."""
     made = parser_with_filesystem(__doc__ or "")
-    made.add_argument("--repeats", type=int, default=7, help="measured pairs of each picture; one more comes first, unmeasured")
+    made.add_argument("--repeats", type=int, default=7, help="measured pairs of each picture, after an unmeasured one")
     options = made.parse_args()
     if not Path(PEER).exists():
         raise SystemExit(f"no benchmark: {PEER} is missing (apt-get install btrfs-heatmap)")
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, point: Path, folder: Path) -> dict[str, Any]:
-    """Each picture in pairs; the order of the two sides alternates."""
+    """Draws each picture in pairs; the order of the two sides alternates."""
     all_cases = cases(point)
     for number in range(options.repeats + 1):
         for name, case in all_cases.items():
@@ -63,7 +63,7 @@ def measure(options: argparse.Namespace, point: Path, folder: Path) -> dict[str,
 
 
 def cases(point: Path) -> dict[str, Case]:
-    """The pictures: the whole filesystem, and one block group of each sort."""
+    """Returns the pictures: the whole filesystem, and one block group of each kind."""
     fd = os.open(point, os.O_RDONLY)
     try:
         state = read_state(fd, scores=True)

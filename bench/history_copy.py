@@ -20,14 +20,14 @@ from btrkeep.pool.marker import MARKER, Pool
 
 
 def seconds(of: Callable[[], object]) -> float:
-    """CPU seconds of a call."""
+    """Returns the CPU seconds of a call."""
     before = time.process_time()
     of()
     return time.process_time() - before
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description="Measure the pool's copy of the history.")
     parser.add_argument("--hosts", type=int, default=2800)
     parser.add_argument("--backups", type=int, default=32)

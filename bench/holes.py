@@ -26,14 +26,14 @@ class Holes:
 
     @property
     def in_words(self) -> str:
-        """For a report."""
+        """Formats it for a report."""
         free = self.length - self.used
         share = f"{self.small / free:.0%} of it in holes below 2 MiB" if free else "none free"
         return f"{self.length >> 20} MiB, {self.used / self.length:.0%} used; free in {self.count:,} pieces, {share}"
 
 
 def holes(image: Path, nodesize: int = 16384) -> Holes:
-    """Of the filesystem in that image."""
+    """Returns the holes of the filesystem in that image."""
     argv = ["btrfs", "inspect-internal", "dump-tree", "-t", "extent", str(image)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, encoding="utf-8", errors="replace") as process:
         assert process.stdout is not None
@@ -43,7 +43,7 @@ def holes(image: Path, nodesize: int = 16384) -> Holes:
 
 
 def parse(lines: Iterable[str], nodesize: int) -> Holes:
-    """From the lines of dump-tree."""
+    """Parses the lines of dump-tree."""
     nodes: list[int] = []
     groups: list[tuple[int, int]] = []
     group = (0, 0)

@@ -64,7 +64,7 @@ class HostileNight:
 
 
 class MemoryOfReceivers(threading.Thread):
-    """The most that the rsyncs which write into a pool have had in memory together."""
+    """The peak memory of all rsyncs that write into a pool, together."""
 
     def __init__(self, pool: Path) -> None:
         super().__init__(daemon=True)
@@ -98,7 +98,7 @@ def used(point: Path) -> int:
 
 
 def attacked(size: str, attack: str, limits: dict[str, Any]) -> HostileNight:
-    """Both nights, on a filesystem of their own."""
+    """Runs both nights, on a separate filesystem."""
     point = btrfs.make(size)
     nights = Nights(point)
     nights.settings("pool", min_free="10%")
@@ -125,10 +125,10 @@ def attacked(size: str, attack: str, limits: dict[str, Any]) -> HostileNight:
 
 
 def main() -> int:
-    """Exit status 1 when something is wrong."""
+    """Runs the attacks; returns the exit status, 1 after any error."""
     options = common.plain_parser(__doc__ or "")
-    options.add_argument("--size", default="8G", help="of the pool, which each attack has anew")
-    options.add_argument("--only", nargs="*", default=(), metavar="ATTACK", help="only those, such as endless-list")
+    options.add_argument("--size", default="8G", help="size of the pool, which is new for each attack")
+    options.add_argument("--only", nargs="*", default=(), metavar="ATTACK", help="only these attacks, such as endless-list")
     given = options.parse_args()
     hostile_nights = []
     with own_folder(given):

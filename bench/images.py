@@ -17,13 +17,13 @@ _SECTOR = 512  # of the kernel's statistics, whatever the device's own is
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """What a device has written since it came up: requests, after neighbouring ones were merged, and bytes."""
+    """The writes of a device since it appeared: requests, after neighbouring ones were merged, and bytes."""
 
     requests: int
     bytes: int
 
     def since(self, before: "Writes") -> "Writes":
-        """The difference of two looks."""
+        """Returns the difference of two readings."""
         return Writes(self.requests - before.requests, self.bytes - before.bytes)
 
 
@@ -35,7 +35,7 @@ class Mounted:
     device: str
 
     def writes(self) -> Writes:
-        """From Documentation/block/stat.rst: the fields 5 and 7."""
+        """Reads Documentation/block/stat.rst: the fields 5 and 7."""
         fields = Path("/sys/block", Path(self.device).name, "stat").read_text().split()
         return Writes(int(fields[4]), int(fields[6]) * _SECTOR)
 
@@ -53,12 +53,12 @@ class Images:
         self.point = self.run / "mnt"
 
     def original(self, name: str) -> Path:
-        """Where an original lies."""
+        """Returns the path of an original."""
         return self.folder / f"{name}.img"
 
     @contextmanager
     def made(self, name: str, size: int, options: str, mkfs: tuple[str, ...] = ()) -> Iterator[Mounted]:
-        """A new filesystem; unmounted at the end, it is the original of that name."""
+        """Yields a new filesystem; at the end it is unmounted and becomes the original of that name."""
         self.run.mkdir()
         disk = self.run / "disk"
         with disk.open("wb") as file:
@@ -74,7 +74,9 @@ class Images:
 
     @contextmanager
     def copy(self, name: str, options: str) -> Iterator[Mounted]:
-        """A copy of the original of that name, mounted; thrown away at the end. It is on the disk when the work begins."""
+        """Yields a mounted copy of the original of that name, and deletes it at the end. It is on the disk before the
+        work starts.
+        """
         self.run.mkdir()
         try:
             work("cp", "--sparse=always", "--reflink=auto", self.original(name), self.run / "disk", timeout=_LONG)
@@ -99,7 +101,7 @@ class Images:
 
 
 def _attach(image: Path) -> str:
-    """A loop device. Free ones are raced for by others too: the loser asks again."""
+    """Returns a loop device. Other processes also take free loop devices: if one was faster, the next one is tried."""
     for _ in range(9):
         done = work("losetup", "--find", "--show", image, check=False)
         if done.returncode == 0:

@@ -30,12 +30,12 @@ TIME, BYTES, MEMORY = 1.3, 1.05, 300
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     made = plain_parser(__doc__.splitlines()[0] if __doc__ else "")
     made.add_argument("--files", type=int, default=20_000)
-    made.add_argument("--kib", type=int, default=30, help="of each file")
+    made.add_argument("--kib", type=int, default=30, help="size of each file in KiB")
     made.add_argument("--days", type=int, default=30)
-    made.add_argument("--names", type=int, default=0, help="empty files, for the memory")
+    made.add_argument("--names", type=int, default=0, help="number of empty files for the measurement of memory; 0: leave it out")
     made.add_argument("--rounds", type=int, default=3)
     options = made.parse_args()
     with own_folder(options) as folder:
@@ -98,7 +98,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
 
 
 def _once(root: Path, folder: Path) -> Path:
-    """Each file of the history under one name, with the folders of its tree."""
+    """Links each file of the history under one name into `folder`, with the folders of its tree; returns the folder."""
     seen_inodes = set[int]()
     for tree in sorted(root.iterdir()):
         for file in tree.rglob("*"):
@@ -140,7 +140,7 @@ def _copy(root: Path, to: Path) -> tuple[str, ...]:
 
 
 def _least(root: Path, folder: Path, *, reads: bool) -> Path:
-    """A script that does the least, into the filesystem that is its argument; `reads`: it lists each tree."""
+    """Returns a script of the minimum import, into the filesystem that is its argument; `reads`: it lists each tree."""
     folder.mkdir()
     lines, before, seen_inodes = ["set -e"], "", set[int]()
     for tree in sorted(root.iterdir()):
@@ -173,7 +173,7 @@ def _used_there(root: Path) -> int:
 
 
 def _memory(old: Path, names: int, pool: Nights) -> Mapping[str, object]:
-    """Peak of the import's own processes, for two trees of that many empty files, all linked between the two."""
+    """Returns the peak memory of the import's own processes, for two trees of that many empty files, all linked between the two."""
     first, second = old / "names" / "2026-01-01", old / "names" / "2026-01-02"
     for number in range(names):
         if number % 1000 == 0:

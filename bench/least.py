@@ -17,7 +17,7 @@ from btrkeep.pool.subvolume import commit, set_read_only, snapshot
 
 
 def back_up_host(base: str, new: str, rsync: list[str]) -> None:
-    """One host."""
+    """Backs up one host."""
     path = Path(new)
     snapshot(Path(base), path)
     actions = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
@@ -28,7 +28,7 @@ def back_up_host(base: str, new: str, rsync: list[str]) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     jobs = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     with ThreadPoolExecutor(int(sys.argv[3])) as threads:
         for done in [threads.submit(back_up_host, *job) for job in jobs]:

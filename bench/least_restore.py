@@ -36,7 +36,7 @@ _OWNER = os.geteuid(), os.getegid()
 
 @dataclass(slots=True)
 class Seen:
-    """A name, its status, the target of a symlink, and what is in a folder; None: not read yet."""
+    """A name, its status, the target of a symlink, and the content of a folder; None: not read yet."""
 
     name: bytes
     status: os.stat_result
@@ -60,7 +60,7 @@ def look(folder: int, *, deep: bool) -> list[Seen]:
 
 
 class Restore:
-    """One restore. `firsts`: by inode the names of files with several."""
+    """One restore. `firsts`: by inode, the first name of files with several names."""
 
     def __init__(self, *, reflinks: bool, whole: bool) -> None:
         self.reflinks = reflinks
@@ -170,13 +170,13 @@ def _give(source: int, to: int, status: os.stat_result) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("source", type=Path)
     parser.add_argument("to", type=Path)
     parser.add_argument("--reflinks", action="store_true")
     parser.add_argument("--steps", choices=STEPS, default=STEPS[-1])
-    parser.add_argument("--by-cp", action="store_true", help="cp copies; this program previews and compares")
+    parser.add_argument("--by-cp", action="store_true", help="use cp for copying; this program only previews and compares")
     parser.add_argument("--contents", action="store_true", help="compare the files' data too")
     given = parser.parse_args()
     steps = STEPS[: STEPS.index(given.steps) + 1]

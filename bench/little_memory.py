@@ -38,7 +38,7 @@ _FOLDER = 1000  # files
 
 @dataclass(slots=True)
 class Found:
-    """What became of one command: its peak in MiB without a limit, and by the limit "well", "ended by the kernel" or a status."""
+    """The result of one command: its peak in MiB without a limit, and by the limit "well", "ended by the kernel" or a status."""
 
     command: str
     peak: float = 0.0
@@ -53,7 +53,7 @@ class Trials:
         self.wrong: list[str] = []
 
     def tried(self, words: Sequence[str]) -> Found:
-        """Without a limit, then with each."""
+        """Runs the command without a limit, then with each limit."""
         trial = Found(" ".join(words))
         status, trial.peak, stderr = self._ran(words)
         if status not in (0, 1) or "Traceback" in stderr:
@@ -68,7 +68,7 @@ class Trials:
         return trial
 
     def _ran(self, words: Sequence[str], group: Path | None = None) -> tuple[int, float, str]:
-        """The exit status, the peak in MiB of the largest process, and the output."""
+        """Returns the exit status, the peak in MiB of the largest process, and the output."""
         line = [sys.executable, "-m", "backupd", "--config", str(self.config), *words]
         env = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"}
         counted = [sys.executable, "-I", "-S", "-c", _COUNTING, *(cgroups.words_within(group, *line) if group else line)]
@@ -78,13 +78,13 @@ class Trials:
         return status, kib / 1024, stderr
 
     def damaged(self) -> list[str]:
-        """The errors that SQLite finds in the catalogue."""
+        """Returns the errors that SQLite finds in the catalogue."""
         with closing(sqlite3.connect(self.state / "catalogue.sqlite")) as opened:
             answer = str(opened.execute("PRAGMA integrity_check").fetchone()[0])
         return [] if answer == "ok" else [answer]
 
     def listed(self) -> str:
-        """All backups, as `list --json` has them."""
+        """Returns all backups, from `list --json`."""
         return subprocess.run(
             [sys.executable, "-m", "backupd", "--config", str(self.config), "list", "--json"],
             env={**os.environ, "PYTHONPATH": str(TOP)}, capture_output=True, text=True, check=True,
@@ -102,7 +102,7 @@ os.write(2, f"\\n{os.waitstatus_to_exitcode(status)} {used}".encode())
 
 
 def of_many_backups(options: Namespace) -> tuple[list[Found], list[str]]:
-    """The commands that read the catalogue."""
+    """Runs the commands that read the catalogue."""
     with common.own_folder(options) as folder:
         config = make_site(btrfs.make("8G", options="noatime") / "pool", folder, options.hosts, options.backups)
         trials = Trials(config, folder / "state", options)
@@ -118,7 +118,7 @@ def of_many_backups(options: Namespace) -> tuple[list[Found], list[str]]:
 
 
 def of_many_files(options: Namespace) -> tuple[list[Found], list[str]]:
-    """The commands that read a host's files, and a run of it."""
+    """Runs the commands that read a host's files, and a run of it."""
     with common.own_folder(options) as folder:
         nights = Nights(btrfs.make("24G", options="noatime"))
         tree = nights.source / "srv"
@@ -149,10 +149,10 @@ def main() -> None:
     """Tries all, prints the results, and exits with the status."""
     made = common.plain_parser(__doc__.splitlines()[0])
     made.add_argument("--hosts", type=int, default=625, help="hosts in the catalogue")
-    made.add_argument("--backups", type=int, default=32, help="backups of each")
-    made.add_argument("--files", type=int, default=1_000_000, help="files of the one host; 0: not this part")
+    made.add_argument("--backups", type=int, default=32, help="backups of each host")
+    made.add_argument("--files", type=int, default=1_000_000, help="files of the host in the second part; 0: leave that part out")
     made.add_argument("--limits", type=int, nargs="*", default=[256, 128, 64], help="MiB")
-    made.add_argument("--only", nargs="*", help="commands that begin with these words alone")
+    made.add_argument("--only", nargs="*", help="only commands that begin with these words")
     options = made.parse_args()
     if why := cgroups.why_not("memory"):
         sys.exit(why)

@@ -28,20 +28,20 @@ WARNING = 'file has vanished: "/var/lib/apt/lists/partial/mirror.example.org_dis
 
 
 def nights(count: int, last: datetime = LAST_NIGHT) -> list[datetime]:
-    """The nights that a retention of 14 daily, 12 weekly and then monthly backups has kept, oldest first."""
+    """Returns the nights that a retention of 14 daily, 12 weekly and then monthly backups has kept, oldest first."""
     steps = [1] * (DAILY - 1) + [7] * WEEKLY + [30] * count
     ages = list(accumulate(steps[: count - 1], initial=0))
     return [last - timedelta(days=age) for age in reversed(ages)]
 
 
 def state_of(host: int, night: int) -> str:
-    """Nearly all are complete: one in 200 failed, one in 500 is suspect."""
+    """Returns the state of a backup: one in 200 failed, one in 500 is suspect, all others are complete."""
     place = host * 31 + night * 17
     return "failed" if place % 200 == 7 else "suspect" if place % 500 == 11 else "complete"
 
 
 def backup_of(host: int, night: int, evening: datetime) -> Backup:
-    """What host number `host` kept of that night."""
+    """Returns the backup of host number `host` in that night."""
     started = evening + timedelta(seconds=host * 7 % 28000, microseconds=host * 977 % 10**6)
     duration = 20.0 + host * 13 % 900
     state, name = state_of(host, night), backup_name(started)
@@ -67,14 +67,14 @@ def backup_of(host: int, night: int, evening: datetime) -> Backup:
 
 
 def detail_of(files: int, size: int) -> dict[str, object]:
-    """About as much as backup.json holds besides."""
+    """Returns details of about the same size as in backup.json."""
     numbers = {"files": files // 4, "bytes": size // 4, "literal": size // 400, "matched": size // 800, "exit_code": 0}
     paths = {path: {**numbers, "deletions": "done", "seconds": 12.5} for path in ("/etc", "/home", "/srv", "/var/lib")}
     return {"paths": paths, "rsync": {"version": "3.4.3", "protocol": 32}, "btrkeep": "0.1.0"}
 
 
 def run_of(backup: Backup) -> Run:
-    """The run that made it."""
+    """Returns the run that made the backup."""
     assert backup.bytes is not None
     return Run(
         id=0,
@@ -100,14 +100,14 @@ def run_of(backup: Backup) -> Run:
 
 
 def backups(hosts: int, count: int) -> Iterator[Backup]:
-    """All backups, night after night."""
+    """Yields all backups, night after night."""
     for night, evening in enumerate(nights(count)):
         for host in range(hosts):
             yield backup_of(host, night, evening)
 
 
 def add_runs(catalogue: Catalogue, history: Iterable[Run]) -> None:
-    """Inserts past runs under new ids, in the order given. No command does that, so the catalogue has no method for it."""
+    """Inserts past runs under new ids, in the given order. No command does that, so the catalogue has no method for it."""
     source = iter(history)
     with catalogue._writing("runs added") as session:
         while runs := list(islice(source, 1000)):
@@ -124,7 +124,7 @@ def make(state: Path, hosts: int = 3000, count: int = 32) -> int:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description="Fill a new catalogue for the benchmarks.")
     parser.add_argument("state", type=Path, help="a folder that has no catalogue yet")
     parser.add_argument("--hosts", type=int, default=3000)

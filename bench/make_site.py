@@ -48,8 +48,8 @@ HOSTILE = (
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The site that was made. `now` is the moment for which it was made; `running` hosts transfer at that moment; `fetched` are of
-    another pool.
+    """The site that was made. `now`: the time for which it was made; `running`: the hosts that are being transferred; `fetched`:
+    the hosts of another pool.
     """
 
     state: Path
@@ -62,7 +62,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """`pid`, `pid_started`: the process that does what runs now, a living one if it is to be seen as running. `copies`: with
+    """`pid`, `pid_started`: the process of the running jobs, a living one if they are to be shown as running. `copies`: with
     replicas, an offsite repository, verifications and drills.
     """
 
@@ -84,7 +84,7 @@ def make(state: Path, hosts: int = 3000, count: int = 34, **wishes: object) -> M
 
 
 def make_as(state: Path, wish: Wishes) -> Made:
-    """The same."""
+    """Does the same with a Wishes object."""
     now = (wish.now or datetime.now(UTC)).replace(microsecond=0)
     last = datetime.combine(now.date() - timedelta(days=1), time(22), UTC)
     names = tuple(name_of(number) for number in range(wish.hosts))
@@ -110,12 +110,12 @@ def make_as(state: Path, wish: Wishes) -> Made:
 
 
 def name_of(number: int) -> str:
-    """web0000.example.org, database0001.example.org and so on."""
+    """Returns names such as web0000.example.org, database0001.example.org."""
     return f"{GROUPS[number % len(GROUPS)]}{number:04}.example.org"
 
 
 def kind_of(number: int) -> str:
-    """What host number so and so is like: of a hundred, about 96 are well."""
+    """Returns the kind of the host with that number: of a hundred, about 96 have no problem."""
     kinds = {3: "late", 41: "failing", 67: "failing", 17: "suspect", 33: "never", 77: "optional", 50: "partial", 91: "disabled"}
     kind = kinds.get(number % 100, "ok")
     seldom = {"suspect", "never", "disabled"}
@@ -123,7 +123,7 @@ def kind_of(number: int) -> str:
 
 
 def configuration(state: Path, wish: Wishes) -> Config:
-    """What /etc/btrkeep/main.toml would say. One host of the lab starts at night only."""
+    """Returns the text of /etc/btrkeep/main.toml. One host of the lab starts at night only."""
     hosts = {name: _host(number, name, wish.hostile) for number in range(wish.hosts) if (name := name_of(number))}
     plain = Config(Path("/etc/btrkeep/main.toml"), "main", PoolSettings(POOL, state, ZONE), hosts=hosts)
     if not wish.copies:
@@ -147,14 +147,14 @@ def _host(number: int, name: str, hostile: bool) -> HostConfig:
 
 
 def all_backups(wish: Wishes, last: datetime) -> Iterator[Backup]:
-    """Returns those of this pool's own hosts, and those fetched from another pool."""
+    """Yields the backups of this pool's own hosts, and those fetched from another pool."""
     yield from backups(wish, last)
     if wish.copies:
         yield from site_copies.fetched_backups(POOL, list(make_catalogue.nights(wish.count, last)))
 
 
 def backups(wish: Wishes, last: datetime) -> Iterator[Backup]:
-    """All of them, night after night."""
+    """Yields all backups, night after night."""
     for night, evening in enumerate(make_catalogue.nights(wish.count, last)):
         for host in range(wish.hosts):
             if (row := backup(host, night, evening, (last - evening).days, wish)) is not None:
@@ -163,7 +163,7 @@ def backups(wish: Wishes, last: datetime) -> Iterator[Backup]:
 
 
 def backup(host: int, night: int, evening: datetime, ago: int, wish: Wishes) -> Backup | None:
-    """What host number `host` has of the night `ago` nights before the last one; None: nothing."""
+    """Returns the backup of host number `host` in the night `ago` nights before the last one; None: it has none."""
     kind = kind_of(host)
     if kind == "never" or (kind in ("late", "optional") and ago < 4) or (kind == "failing" and ago < 1 + host % 3):
         return None
@@ -194,14 +194,16 @@ def backup(host: int, night: int, evening: datetime, ago: int, wish: Wishes) -> 
 
 
 def working(number: int, last: datetime) -> Backup:
-    """A transfer that broke off: it is continued the next time."""
+    """Returns an interrupted transfer, which the next run continues."""
     started, name = last + timedelta(minutes=number % 300), name_of(number)
     path = f"{POOL}/hosts/{name}/.working"
     return Backup(name, None, path, "partial", started, None, None, None, None, None, "the host went away: rsync ended with 255")
 
 
 def runs(wish: Wishes, last: datetime) -> Iterator[Run]:
-    """Every night of the last STRIP; before, those whose backups are kept. Hosts with a problem have tried."""
+    """Yields the runs of each of the last STRIP nights, and of earlier nights with kept backups. Hosts with a problem have run,
+    too.
+    """
     kept = set(make_catalogue.nights(wish.count, last))
     evenings = sorted(kept | {last - timedelta(days=ago) for ago in range(STRIP)})
     for night, evening in enumerate(evenings):
@@ -212,7 +214,7 @@ def runs(wish: Wishes, last: datetime) -> Iterator[Run]:
 
 
 def run(host: int, night: int, evening: datetime, ago: int, wish: Wishes) -> Run | None:
-    """The one run of a host in a night; None: it was not tried."""
+    """Returns the run of a host in a night; None: it was not backed up."""
     kind = kind_of(host)
     if kind in ("never", "disabled", "late") and ago < 4:
         return None
@@ -243,7 +245,7 @@ def run(host: int, night: int, evening: datetime, ago: int, wish: Wishes) -> Run
 
 
 def alarms(wish: Wishes, last: datetime, now: datetime) -> Iterator[StoredAlarm]:
-    """Of every host with a problem, of the pool's free space, and one that is over."""
+    """Yields an alarm for each host with a problem, one for the pool's free space, and one that has ended."""
     for number in range(wish.hosts):
         name, words = name_of(number), HOSTILE[number % len(HOSTILE)] if wish.hostile else "connection timed out"
         if kind_of(number) == "failing":
@@ -273,7 +275,7 @@ def site_as_json(made: Made) -> str:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description="Fill a new catalogue with hosts that have problems, samples, balances, alarms and pictures."
     )

@@ -24,7 +24,7 @@ from tests.beds import work
 
 @dataclass(slots=True)
 class ManyHosts:
-    """The two sides, as they go from night to night."""
+    """The two sides, from night to night."""
 
     place: Bed
     hosts: list[str]
@@ -40,7 +40,7 @@ class ManyHosts:
         return self.place.disk / "bare"
 
     def begin(self) -> None:
-        """The first backups: ours by our own run, the others' as snapshots of those."""
+        """Makes the first backups: ours by our own run, the others' as snapshots of those."""
         timed(common.ours(self.place, "run", "--all"))
         for host in self.hosts:
             (self.bare / host).mkdir(parents=True)
@@ -48,7 +48,7 @@ class ManyHosts:
             work("btrfs", "subvolume", "snapshot", self.place.newest(host), self.bare / host / "least")
 
     def run_ours(self) -> Timed:
-        """A night of btrkeep."""
+        """Runs a night of btrkeep."""
         self.place.settle()
         note = self.place.folder / "cpu"
         done = timed((sys.executable, "-m", "bench.own_cpu", str(note), *common.ours(self.place, "run", "--all", "--json")[3:]))
@@ -61,7 +61,7 @@ class ManyHosts:
         return done
 
     def run_bare(self) -> Timed:
-        """A night of the shell's."""
+        """Runs a night of the shell commands."""
         rsyncs = common.rsync_lines(self.place)
         scripts = []
         for host in self.hosts:
@@ -78,7 +78,7 @@ class ManyHosts:
         return done
 
     def run_least(self) -> Timed:
-        """A night of the least program, whose own CPU time is noted."""
+        """Runs a night of the minimal program, and records its own CPU time."""
         rsyncs = common.rsync_lines(self.place)
         jobs = []
         for host in self.hosts:
@@ -95,7 +95,7 @@ class ManyHosts:
 
 
 def _point(link: Path, name: str) -> None:
-    """Makes `link` a symlink to that snapshot; what was there the first time stays beside it."""
+    """Makes `link` a symlink to that snapshot; what the link replaced the first time is kept beside it."""
     if link.is_symlink():
         link.unlink()
     else:
@@ -104,7 +104,7 @@ def _point(link: Path, name: str) -> None:
 
 
 def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
-    """All nights."""
+    """Measures all nights."""
     trees: dict[str, Tree] = dict(forest(place.hosts, options.hosts, options.files, options.mean, per_folder=50))
     place.configure({host: tree.top for host, tree in trees.items()}, options.at_a_time)
     sides = ManyHosts(place, list(trees), options.at_a_time)
@@ -155,10 +155,10 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     words = common.parser(__doc__ or "", nights=5)
     words.add_argument("--hosts", type=int, default=300)
-    words.add_argument("--files", type=int, default=1000, help="of each host")
+    words.add_argument("--files", type=int, default=1000, help="files of each host")
     words.add_argument("--mean", type=common.size, default=common.size("2KiB"), help="mean size of a file")
     words.add_argument("--at-a-time", type=int, default=4)
     options = words.parse_args()

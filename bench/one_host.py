@@ -23,7 +23,7 @@ HOST = "one"
 
 @dataclass(slots=True)
 class OneHost:
-    """The two sides, as they go from night to night."""
+    """The two sides, from night to night."""
 
     place: Bed
     base: Path
@@ -31,7 +31,7 @@ class OneHost:
     inside: list[float] = field(default_factory=list)
 
     def run_ours(self) -> Timed:
-        """A night of btrkeep."""
+        """Runs a night of btrkeep."""
         self.place.settle()
         done = timed(common.ours(self.place, "run", HOST, "--json"))
         (result,) = json.loads(done.stdout)
@@ -40,7 +40,7 @@ class OneHost:
         return done
 
     def run_bare(self) -> Timed:
-        """A night of the bare line."""
+        """Runs a night of the shell commands."""
         new = self.base.parent / f"night{self.night:03}"
         line = common.bare_night(common.rsync_lines(self.place, [HOST])[HOST], self.base, new)
         self.base = new
@@ -49,7 +49,7 @@ class OneHost:
 
 
 def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
-    """All nights."""
+    """Measures all nights."""
     tree = Tree(place.hosts / "files", options.files, options.bytes // options.files, options.per_folder, seed=2)
     place.configure({HOST: tree.top})
     timed(common.ours(place, "run", HOST))
@@ -84,12 +84,12 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     words = common.parser(__doc__ or "")
     words.add_argument("--files", type=int, default=100_000)
-    words.add_argument("--bytes", type=common.size, default=common.size("800MB"), help="of all files together")
+    words.add_argument("--bytes", type=common.size, default=common.size("800MB"), help="size of all files together")
     words.add_argument("--per-folder", type=int, default=200)
-    words.add_argument("--share", type=float, default=0.01, help="of the files change every day")
+    words.add_argument("--share", type=float, default=0.01, help="share of the files that changes every day")
     options = words.parse_args()
     with bed(options, "10GB", "5GB") as place:
         measured = measure(options, place)

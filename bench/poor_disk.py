@@ -30,7 +30,7 @@ _FAULTS = ("read-only", "silent", "failing")  # "failing" is the last one: after
 
 
 def pages(folder: Path) -> dict[str, object]:
-    """Every page that the first one leads to, with each fault, and the first one afterwards."""
+    """Requests all pages that the first one links to, with each fault, and the first one afterwards."""
     results: dict[str, object] = {}
     wrong: list[str] = []
     with ExitStack() as stack:
@@ -79,7 +79,7 @@ def _with_fault(fault: str, nights: Nights, point: Path, inject: Path) -> Iterat
 
 
 def _paths(web: dashboard.Dashboard) -> list[str]:
-    """Pages that the first one leads to, and those that these lead to."""
+    """Returns the pages that the first one links to, and those that these link to."""
     links: dict[str, None] = {"/": None}
     for _ in range(2):
         for path in list(links):
@@ -108,7 +108,7 @@ def _page_times(web: dashboard.Dashboard, paths: list[str], wrong: list[str], fa
 
 
 def main() -> None:
-    """Tries all, prints the results, and exits with the status."""
+    """Runs all faults, prints the results, and exits with the status."""
     options = common.plain_parser(__doc__.splitlines()[0]).parse_args()
     with common.own_folder(options) as folder:
         shown_pages = pages(folder)

@@ -37,7 +37,7 @@ _OF_MANY = 4  # they take as long as all the others together
 
 
 def main() -> None:
-    """All rounds."""
+    """Runs all rounds."""
     options = _parser().parse_args()
     begun = time.monotonic()
     with own_folder(options):
@@ -52,18 +52,20 @@ def main() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = plain_parser(__doc__)
-    parser.add_argument("--cuts", type=int, default=2000, help="how many to look at")
-    parser.add_argument("--in-a-round", type=int, default=_IN_A_ROUND, help="at most so many of one round")
-    parser.add_argument("--jobs", type=int, default=2, help="rounds at once")
-    parser.add_argument("--seed", type=int, default=1, help="of the first round; each takes the next one")
+    parser.add_argument("--cuts", type=int, default=2000, help="number of cuts to check")
+    parser.add_argument("--in-a-round", type=int, default=_IN_A_ROUND, help="maximum number of cuts in one round")
+    parser.add_argument("--jobs", type=int, default=2, help="rounds at the same time")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first round; each further round uses the next number")
     parser.add_argument("--only", action="append", choices=sorted(SCENARIOS), help="this scenario; can be repeated")
     disks = "cached: any part of their write cache is lost; recorded: as they were at each flush; killed: a virtual machine's, "
     disks += "which is killed; logged: a virtual machine's, as they were at its flushes; all: the first three"
     parser.add_argument("--disks", choices=("all", *KINDS, *IN_A_MACHINE), default="all", help=disks)
     parser.add_argument("--files", type=int, default=20_000, help="small files of the scenarios `many` and `many_continued`")
-    parser.add_argument("--unsynced", action="store_true", help="backupd without its last sync: defects have to be found")
-    parser.add_argument("--until", type=float, metavar="SECONDS", help="begin no round later than that")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="add each round to it; those in there are not repeated")
+    parser.add_argument("--unsynced", action="store_true", help="use a backupd without its last sync: the bench must find defects")
+    parser.add_argument("--until", type=float, metavar="SECONDS", help="start no round after this time")
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="append each round to FILE; rounds that are in it are not repeated"
+    )
     return parser
 
 
@@ -91,7 +93,7 @@ class Sum:
                 self._add((result["scenario"], result["seed"], result["disks"]), result)
 
     def add(self, which: tuple[str, int, str], result: dict[str, Any]) -> None:
-        """Adds a round, also to the file. One that broke is not written there, so that it is repeated."""
+        """Adds a round, also to the file. A failed round is not written there, so that it is repeated."""
         self._add(which, result)
         if self.record and result["cuts"]:
             name, seed, disks = which
@@ -106,7 +108,7 @@ class Sum:
         self.defects += result["defects"]
 
     def as_fields(self) -> dict[str, Any]:
-        """All of it as JSON has it."""
+        """Returns the sum as JSON."""
         counts = {"scenarios": dict(self.scenarios), "disks": dict(self.disks), "moments": dict(self.moments)}
         return {"cuts": self.cuts, **counts, "defects": self.defects}
 
@@ -156,7 +158,7 @@ def _rounds(options: argparse.Namespace) -> Iterator[tuple[str, int, str, int]]:
 def _one_round(
     options: argparse.Namespace, workers: SimpleQueue[Worker], name: str, seed: int, disks: str, wanted: int
 ) -> dict[str, Any]:
-    """A round by the next free worker; one that breaks is a defect."""
+    """Runs a round on the next free worker; a round that fails is a defect."""
     worker = workers.get()
     try:
         return worker.carry_out(Order(name, seed, disks, wanted, options.files, options.unsynced))

@@ -20,13 +20,13 @@ from tests.beds import TOP, btrfs, work
 
 
 def night(place: Bed) -> Timed:
-    """A night of all hosts."""
+    """Runs a night of all hosts."""
     place.settle()
     return timed(common.ours(place, "run", "--all", "--json"))
 
 
 def deletion(place: Bed) -> float:
-    """Seconds until all backups but the newest of each host are deleted and dropped."""
+    """Returns the seconds until all backups but the newest of each host are deleted and dropped."""
     place.settle()
     names = {
         host: sorted(path.name for path in host.iterdir() if path.name[:2] == "20") for host in (place.pool / "hosts").iterdir()
@@ -41,7 +41,7 @@ def deletion(place: Bed) -> float:
 
 
 def enabling(disk: Path, count: int) -> dict[str, float]:
-    """Simple quotas, switched on for that many subvolumes."""
+    """Enables simple quotas for that many subvolumes."""
     source = disk / "many"
     source.mkdir()
     work("btrfs", "subvolume", "create", source / "first")
@@ -56,7 +56,7 @@ def enabling(disk: Path, count: int) -> dict[str, float]:
 
 
 def balance(disk: Path) -> str:
-    """What a balance makes of the numbers of two subvolumes that were written in turn, with gaps between them."""
+    """Returns how a balance changes the byte counts of two subvolumes that were written in turn, with gaps between them."""
     parts = {"first": 3 << 20, "gap": 1 << 20, "second": 1 << 20}
     ids = {}
     for name in parts:
@@ -81,13 +81,13 @@ def _numbers(disk: Path) -> dict[str, int]:
 
 
 def _slabs() -> int:
-    """Bytes that the kernel has in objects of sysfs and of those sizes that a group is made of."""
+    """Returns the kernel's bytes in objects of sysfs, and in objects of the sizes of a group."""
     rows = (line.split() for line in Path("/proc/slabinfo").read_text().splitlines()[2:])
     return sum(int(row[1]) * int(row[3]) for row in rows if row[0].startswith(("kernfs", "kmalloc")))
 
 
 def measure(options: argparse.Namespace, counted: Bed, plain: Bed, third: Path, trees: dict[str, Tree]) -> dict[str, object]:
-    """All nights; the first one is not counted."""
+    """Measures all nights; the first night is not counted."""
     for place in (counted, plain):
         place.configure({host: tree.top for host, tree in trees.items()})
     work(*common.ours(counted, "quota", "enable", "--yes"), cwd=TOP)
@@ -115,12 +115,12 @@ def measure(options: argparse.Namespace, counted: Bed, plain: Bed, third: Path, 
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     words = common.parser(__doc__ or "", nights=5)
     words.add_argument("--hosts", type=int, default=100)
-    words.add_argument("--files", type=int, default=200, help="of each host; 2 %% of them change every night")
+    words.add_argument("--files", type=int, default=200, help="files of each host; 2 %% of them change every night")
     words.add_argument("--mean", type=common.size, default=common.size("16KiB"), help="mean size of a file")
-    words.add_argument("--subvolumes", type=int, default=2000, help="of the filesystem on which they are switched on")
+    words.add_argument("--subvolumes", type=int, default=2000, help="subvolumes of the filesystem on which quotas are enabled")
     options = words.parse_args()
     with common.own_folder(options) as folder:
         hosts, disks = btrfs.make("5G"), [btrfs.make("10G", options="noatime") for _ in range(2)]

@@ -27,7 +27,7 @@ _LONG = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What the pool is like when a budget is spent. `moved`, `written`: bytes since the start; `steps`: block groups balanced."""
+    """The state of the pool when a budget is spent. `moved`, `written`: bytes since the start; `steps`: block groups balanced."""
 
     numbers: SpaceNumbers
     steps: int
@@ -47,7 +47,7 @@ class Way:
         self.before: SpaceNumbers | None = None
 
     def spend(self, budgets: Sequence[int]) -> Iterator[Reached]:
-        """Up to each of these bytes in turn. The next one is always the best that still fits, whatever the order is.
+        """Balances up to each of these bytes in turn. The next block group is the best one that still fits, for each of the orders.
 
         What this balance itself makes is not moved again: else least used first would chase its own tail.
         """
@@ -88,7 +88,7 @@ class Way:
 
 
 def by_usage_filter(mounted: Mounted, budgets: Sequence[int]) -> Iterator[tuple[int, Reached]]:
-    """`btrfs balance start -dusage=N`, N as high as what lies in block groups below N % allows; N, and what came of it."""
+    """Runs `btrfs balance start -dusage=N` with the highest N that the budget allows; returns N and the result."""
     fd = os.open(mounted.point, os.O_RDONLY | os.O_CLOEXEC)
     try:
         steps, moved, begun, before = 0, 0, time.monotonic(), mounted.writes().bytes
@@ -106,7 +106,7 @@ def by_usage_filter(mounted: Mounted, budgets: Sequence[int]) -> Iterator[tuple[
 
 
 def highest_usage(used: Array, length: Array, budget: int) -> int:
-    """The highest N for which no more than `budget` bytes lie in block groups that are used less than N %; u64[n] each."""
+    """Returns the highest N for which block groups that are used less than N % contain no more than `budget` bytes; u64[n] each."""
     for share in range(1, 101):
         if int(used[used * 100 < length * np.uint64(share)].sum()) > budget:
             return share - 1
@@ -114,7 +114,7 @@ def highest_usage(used: Array, length: Array, budget: int) -> int:
 
 
 def by_kernel(mounted: Mounted, patience: float) -> Reached:
-    """The kernel's own reclaim, dynamic and periodic; ended when it has done nothing for `patience` seconds."""
+    """Uses the kernel's own reclaim, dynamic and periodic; ends when it has done nothing for `patience` seconds."""
     knobs = _SYSFS / filesystem_uuid(mounted.point) / "allocation" / "data"
     fd = os.open(mounted.point, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -138,7 +138,7 @@ def _number(file: Path) -> int:
 
 
 def has_kernel_reclaim(point: Path) -> bool:
-    """Whether this kernel has it: by the file, not by the version."""
+    """Returns True if this kernel has it: by the file, not by the version."""
     return (_SYSFS / filesystem_uuid(point) / "allocation" / "data" / "dynamic_reclaim").exists()
 
 

@@ -68,7 +68,9 @@ def _make_backup(folder: Path, before: Path | None, night: int, files: int) -> P
 
 
 def fetch(folder: Path, first: Path, setting: str) -> tuple[Timed, dict[str, Any]]:
-    """Ours, with that line of the replica's settings, into a pool of its own on a new filesystem; and what it says of it."""
+    """Fetches with btrkeep, with that line of the replica's settings, into a separate pool on a new filesystem; returns
+    its output.
+    """
     top = btrfs.make("8G", options="noatime")
     config = folder / f"{top.parent.name}.toml"
     config.write_text(
@@ -86,7 +88,7 @@ def fetch(folder: Path, first: Path, setting: str) -> tuple[Timed, dict[str, Any
 
 
 def loop(folder: Path, first: Path) -> Timed:
-    """The shell's loop, into a new filesystem."""
+    """Runs the shell loop, into a new filesystem."""
     top = btrfs.make("8G", options="noatime")
     script = folder / "loop.sh"
     script.write_text("set -e -o pipefail\n" + "\n".join(_lines(first, top)) + f"\nbtrfs filesystem sync {shlex.quote(str(top))}\n")
@@ -106,7 +108,9 @@ def _lines(first: Path, top: Path) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class PlanSides:
-    """The plan of a large pool of which everything is here: the process that plans, and the one that lists, each measured alone."""
+    """The plan of a large pool of which all backups are here: the process that plans, and the one that lists, each measured
+    separately.
+    """
 
     plans: Measured
     lists: Measured
@@ -120,7 +124,9 @@ def plan_nothing(options: argparse.Namespace, folder: Path) -> list[PlanSides]:
 
 
 def make_two_sites(options: argparse.Namespace, folder: Path) -> tuple[Path, Path, Path]:
-    """Makes a pool, and a second one that has everything of it already; both configurations, and the folder of the pipes."""
+    """Makes a pool, and a second one that already has all of its backups; yields both configurations, and the folder of
+    the pipes.
+    """
     far, near = (btrfs.make("4G", options="noatime") for _ in range(2))
     (folder / "far").mkdir()
     (folder / "near").mkdir()
@@ -143,7 +149,9 @@ def make_two_sites(options: argparse.Namespace, folder: Path) -> tuple[Path, Pat
 
 
 def _plan_once(mine: Path, theirs: Path, pipes: Path) -> PlanSides:
-    """The side that lists is not a child of the one that plans: the kernel would count its memory as that one's."""
+    """Measures one plan. The process that lists is not a child of the one that plans, because the kernel would count its memory
+    there.
+    """
     argv = (sys.executable, "-m", "backupd", "--config", str(theirs), "send-only")
     with Started(argv, pipes / "asked", pipes / "answered") as lists:
         plans = measure(mine, ("replicate", "--dry-run", "--json"))
@@ -155,7 +163,7 @@ def _plan_once(mine: Path, theirs: Path, pipes: Path) -> PlanSides:
 
 
 def with_other_id(state: Path, pool_id: str) -> None:
-    """Has the catalogue be that pool's."""
+    """Makes the catalogue belong to that pool."""
     from btrkeep.catalogue import Catalogue
 
     with Catalogue.open(state) as catalogue:
@@ -163,13 +171,13 @@ def with_other_id(state: Path, pool_id: str) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     made = plain_parser(__doc__ or "")
     made.add_argument("--hosts", type=int, default=100)
     made.add_argument("--files", type=int, default=FILES, help=f"of each host, of {SIZE} bytes")
     made.add_argument("--nights", type=int, default=5)
     made.add_argument("--pairs", type=int, default=3)
-    made.add_argument("--plan-hosts", type=int, default=2800, help="hosts of the pool of which nothing is new; 0: leave that out")
+    made.add_argument("--plan-hosts", type=int, default=2800, help="hosts of the pool without new backups; 0: leave that part out")
     made.add_argument("--plan-backups", type=int, default=32)
     options = made.parse_args()
     with own_folder(options) as folder:

@@ -71,7 +71,7 @@ _FULL = {"files": 100_000, "large": 20, "big_mib": 10_240, "empty": 1_000_000, "
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One process. The others only of streams: seconds until the first byte, MB of its largest process, and GB a second.
+    """One process. Only of streams: seconds until the first byte, MB of its largest process, and GB per second.
 
     `start`: CPU seconds of the same side for a tree of one empty file, in the same round; 0 if that was not measured.
     """
@@ -93,7 +93,7 @@ _OF_STREAMS: Mapping[str, Callable[[Run], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Commands that do the same. `to` is made again before each; without it they write to their standard output.
+    """Commands with the same effect. `to` is made again before each; without it they write to their standard output.
 
     `server`: the process of the sshd that they use, whose CPU time counts as theirs. `servers`: processes that work for the sides
     whose name begins with DOWNLOAD. `start`: the same sides for a tree of one empty file.
@@ -109,18 +109,18 @@ class Part:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     made = plain_parser(__doc__.splitlines()[0] if __doc__ else "")
-    made.add_argument("--files", type=int, default=20_000, help="of up to 6 kB")
+    made.add_argument("--files", type=int, default=20_000, help="files of up to 6 kB")
     made.add_argument("--large", type=int, default=4, help="large files beside them")
-    made.add_argument("--large-mib", type=int, default=20, help="MiB of each of them")
+    made.add_argument("--large-mib", type=int, default=20, help="MiB of each large file")
     made.add_argument("--big-mib", type=int, default=1024, help="MiB of the one big file")
     made.add_argument("--empty", type=int, default=50_000, help="empty files")
     made.add_argument("--sparse-mib", type=int, default=4096, help="MiB of the image with holes")
     made.add_argument("--small", type=int, default=10_000, help="names in each of the other trees")
-    made.add_argument("--full", action="store_true", help="the sizes of the agreement; takes an hour and 40 GiB")
-    made.add_argument("--only", nargs="+", metavar="PART", help="only these parts; one that does not exist names them all")
-    made.add_argument("--sides", nargs="+", metavar="SIDE", help="beside the first side of a part only these")
+    made.add_argument("--full", action="store_true", help="use the agreed sizes; takes an hour and 40 GiB")
+    made.add_argument("--only", nargs="+", metavar="PART", help="only these parts; an unknown name lists all parts")
+    made.add_argument("--sides", nargs="+", metavar="SIDE", help="only these sides, in addition to the first side of a part")
     made.add_argument("--rounds", type=int, default=3)
     options = made.parse_args()
     vars(options).update(_FULL if options.full else {})
@@ -292,7 +292,7 @@ def _downloads(nights: Nights, shape: str, data: Path, web: Dashboard) -> dict[s
 
 
 def _zips(nights: Nights, data: Path) -> dict[str, Sequence[str]]:
-    """Of the function that the dashboard's zip comes from: there is no command for one."""
+    """Makes zips with the function of the dashboard, because no command makes them."""
     text = (
         "import sys; from pathlib import Path; from backupd.files.archive import write_archive; from backupd.files.tree "
         "import Tree; write_archive(Tree(Path(sys.argv[1])), [sys.argv[2].encode()], 'zip', sys.stdout.buffer)"
@@ -337,7 +337,7 @@ def _once(nights: Nights, disk: Path, part: Part, name: str) -> Run:
 
 
 def _cpu_of_ended(process: int | None) -> float:
-    """CPU seconds of the children of a process that have ended."""
+    """Returns the CPU seconds of the ended children of a process."""
     if not process:
         return 0.0
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -350,7 +350,7 @@ def _stream(words: Sequence[str]) -> Run:
 
 
 def _download(words: Sequence[str], servers: Sequence[int]) -> Run:
-    """Runs curl, which prints when the first byte came, and how many came. Its CPU time and that of the servers count."""
+    """Runs curl, which prints the time of the first byte and the number of bytes. Its CPU time and that of the servers count."""
     before = sum(map(_cpu, servers))
     for pid in servers:
         Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak of its memory begins now

@@ -72,7 +72,7 @@ def _links(top: Path, options: argparse.Namespace) -> None:
 
 
 def _sparse(top: Path, options: argparse.Namespace) -> None:
-    """Each mebibyte of the image has 4 KiB of data."""
+    """Makes an image in which each mebibyte has 4 KiB of data."""
     with (top / "image").open("wb") as file:
         for number in range(options.sparse_mib):
             file.seek(number << 20)
@@ -104,7 +104,7 @@ def _empty_folders(top: Path, options: argparse.Namespace) -> None:
 
 
 def _mixed_folders(top: Path, options: argparse.Namespace) -> None:
-    """As a tree of sources: 14 files and 5 symlinks in each folder."""
+    """Makes folders like those of a source tree: 14 files and 5 symlinks in each."""
     for path in _names(top, options.small // 20):
         path.mkdir()
         for number in range(14):

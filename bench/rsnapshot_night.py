@@ -33,7 +33,7 @@ CACHES = ("cold", "warm")
 
 @dataclass(slots=True)
 class TwoDays:
-    """The two sides, each with two days kept."""
+    """The two sides, each with two kept days."""
 
     place: Bed
     tree: Tree
@@ -49,7 +49,7 @@ class TwoDays:
         return self.place.disk / "rsnapshot"
 
     def configure(self) -> None:
-        """Debian's settings, with the paths of here."""
+        """Writes Debian's settings with the paths of this bench."""
         place = self.place
         here = place.transport == "local"
         address = "" if here else f"{place.sshd.address if place.sshd else 'root@elsewhere'}:"
@@ -88,7 +88,9 @@ class TwoDays:
             Path("/proc/sys/vm/drop_caches").write_text("3\n", encoding="ascii")
 
     def run_ours(self) -> Timed:
-        """A night of btrkeep; the older of the two days is deleted first, as rsnapshot does, and its space is free at the end."""
+        """Runs a night of btrkeep; the older of the two days is deleted first, as rsnapshot does, and its space is free
+        at the end.
+        """
         backups = sorted(path for path in (self.place.pool / "hosts" / HOST).glob("20*"))
         oldest, disk = shlex.quote(str(backups[0])), shlex.quote(str(self.place.disk))
         run = shlex.join(common.ours(self.place, "run", HOST, "--json"))
@@ -100,14 +102,14 @@ class TwoDays:
         return done
 
     def run_rsnapshot(self) -> Timed:
-        """A night of rsnapshot, the removal of its oldest day included."""
+        """Runs a night of rsnapshot, including the removal of its oldest day."""
         disk = shlex.quote(str(self.place.disk))
         self._empty_caches()
         return timed(("sh", "-c", f"rsnapshot -c {shlex.quote(str(self.conf))} alpha && btrfs filesystem sync {disk}"))
 
 
 def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
-    """Warm and cold nights."""
+    """Measures warm and cold nights."""
     tree = Tree(place.hosts / "files", options.files, options.bytes // options.files, per_folder=options.per_folder, seed=3)
     place.configure({HOST: tree.top})
     sides = TwoDays(place, tree, options.rsync_args)
@@ -142,10 +144,10 @@ def _nights(options: argparse.Namespace, sides: TwoDays, cache: str) -> Sides:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     words = common.parser(__doc__ or "", nights=5)
     words.add_argument("--files", type=int, default=55_566)
-    words.add_argument("--bytes", type=common.size, default=common.size("753MB"), help="of all files together")
+    words.add_argument("--bytes", type=common.size, default=common.size("753MB"), help="size of all files together")
     words.add_argument("--changed", type=int, default=600, help="files that change every day")
     words.add_argument("--per-folder", type=int, default=40)
     words.add_argument("--rsync-args", default="", help="rsnapshot's rsync_short_args, such as -aHAX; Debian's are -a")

@@ -21,7 +21,7 @@ _MONTHS = 120
 
 
 def _fill(state: Path) -> None:
-    """Two weeks of raw samples and 120 days of hours before them, all like the one that is there."""
+    """Inserts two weeks of raw samples and 120 days of hours, all like the existing one."""
     with Catalogue.open(state) as catalogue:
         with closing(sqlite3.connect(state / "catalogue.sqlite")) as file:
             filesystem = file.execute("SELECT filesystem FROM sample").fetchone()[0]
@@ -55,7 +55,7 @@ def _others(samples: Sequence[Timed], others: dict[str, Timed]) -> dict[str, dic
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     made = plain_parser("What one `backupd sample` takes.")
     made.add_argument("--rounds", type=int, default=20)
     made.set_defaults(transport="local")

@@ -30,10 +30,10 @@ _SIDE = ("-m", "bench.scan_side")
 
 
 def parser_with_filesystem(doc: str) -> argparse.ArgumentParser:
-    """The options of a bench whose filesystem `filesystem` gives; its description is the first line of `doc`."""
+    """Returns a parser with the options of a bench on `filesystem`; its description is the first line of `doc`."""
     made = plain_parser(doc.split("\n", 1)[0])
     made.add_argument("--filesystem", type=Path, help="a mounted btrfs; without it one is built")
-    made.add_argument("--tib", type=float, default=42, help="size of what is built")
+    made.add_argument("--tib", type=float, default=42, help="size of the filesystem in TiB")
     made.add_argument("--solid-tib", type=float, default=34, help="how much of it is full")
     made.add_argument("--extents-gib", type=int, default=272, help="how much is in pieces of up to 0.8 MiB, every other one free")
     made.add_argument("--bitmaps-gib", type=int, default=72, help="how much is in pieces of up to 100 KiB, every other one free")
@@ -41,7 +41,7 @@ def parser_with_filesystem(doc: str) -> argparse.ArgumentParser:
 
 
 def filesystem(options: argparse.Namespace) -> Path:
-    """A mounted one, built unless one was named."""
+    """Returns the mount point of the filesystem, which is built unless one was given."""
     if options.filesystem:
         return Path(options.filesystem)
     size = f"{int(options.tib * 1024 / _DEVICES)}G"
@@ -51,10 +51,10 @@ def filesystem(options: argparse.Namespace) -> Path:
 
 
 def main() -> None:
-    """Builds, measures, prints."""
+    """Builds, measures and prints."""
     made = parser_with_filesystem(__doc__ or "")
-    made.add_argument("--repeats", type=int, default=7, help="measured times of each side; one more comes first, unmeasured")
-    made.add_argument("--only-build", action="store_true", help="say what was built and wait for Ctrl-C")
+    made.add_argument("--repeats", type=int, default=7, help="measured runs of each side, after an unmeasured one")
+    made.add_argument("--only-build", action="store_true", help="print the result of the build and wait for Ctrl-C")
     options = made.parse_args()
     with own_folder(options) as folder:
         point = filesystem(options)
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def build(point: Path, options: argparse.Namespace) -> None:
-    """Fills a new filesystem: the pieces first, for with each the kernel looks through all block groups that are full already."""
+    """Fills a new filesystem: the pieces first, because for each of them the kernel searches all full block groups."""
     begun = time.monotonic()
     rng = random.Random(42)
     take_turns(point, "extents", options.extents_gib * GIB, rng, 211)
@@ -82,7 +82,7 @@ def build(point: Path, options: argparse.Namespace) -> None:
 
 
 def take_turns(point: Path, name: str, total: int, rng: random.Random, largest: int) -> None:
-    """Pairs of files take turns at pieces of 1 to `largest` sectors; one of each pair goes in the end."""
+    """Writes pairs of files in turn, in pieces of 1 to `largest` sectors; then one file of each pair is deleted."""
     for part in range(-(-total // _PART)):
         names = [point / f"{name}{part}-{which}" for which in ("kept", "gone")]
         files = [os.open(path, os.O_CREAT | os.O_RDWR) for path in names]
@@ -98,7 +98,7 @@ def take_turns(point: Path, name: str, total: int, rng: random.Random, largest: 
 
 
 def measure(options: argparse.Namespace, point: Path, loop: Path) -> dict[str, Any]:
-    """All sides take turns, so that they share what else the machine does."""
+    """Runs all sides in turn, so that other work of the machine affects all of them."""
     sides: dict[str, list[dict[str, Any]]] = {"reading": [], "scoring": [], "example": [], "script": []}
     rows: list[list[float]] = []
     whole: dict[str, list[tuple[float, float]]] = {"table": [], "json": [], "example": []}
@@ -122,7 +122,7 @@ def measure(options: argparse.Namespace, point: Path, loop: Path) -> dict[str, A
 
 
 def _side(side: str, point: Path) -> dict[str, Any]:
-    """The third of three times in one process, for both."""
+    """Returns the third of three times in one process, for both."""
     result: dict[str, Any] = json.loads(timed((sys.executable, *_SIDE, side, str(point), "3")).stdout)
     return {**result, "wall": result["wall"][-1], "cpu": result["cpu"][-1]}
 
@@ -149,7 +149,7 @@ def _facts(block_groups: dict[str, list[list[int]]], rows: Sequence[Sequence[flo
 def _figures(
     sides: dict[str, list[dict[str, Any]]], rows: Sequence[Sequence[float]], whole: dict[str, list[tuple[float, float]]]
 ) -> dict[str, Any]:
-    """In milliseconds, wall clock and CPU; ratios are those of the same turn."""
+    """Returns milliseconds of wall clock and CPU; ratios are those of the same turn."""
     figures: dict[str, Any] = {}
     for at, kind in enumerate(("wall", "cpu")):
         read, scored, theirs, loop = ([each[kind] for each in sides[side]] for side in ("reading", "scoring", "script", "example"))

@@ -21,7 +21,7 @@ SCRIPT = Path("/usr/share/doc/python3-btrfs/examples/show_free_space_fragmentati
 
 
 def reading(point: str) -> Side:
-    """Ours: the arrays alone."""
+    """Our side: reads the arrays only."""
     from btrkeep.treescan.block_groups import chunks
     from btrkeep.treescan.free_space import free_space
 
@@ -36,7 +36,7 @@ def reading(point: str) -> Side:
 
 
 def scoring(point: str) -> Side:
-    """Ours: read, and every data block group's used bytes, fragments and score."""
+    """Our side: reads, and computes used bytes, fragments and score of each data block group."""
     from balancer.survey import survey
 
     def score() -> list[int]:
@@ -48,7 +48,7 @@ def scoring(point: str) -> Side:
 
 
 def example(point: str) -> Side:
-    """The loop of python-btrfs's examples/show_free_space_fragmentation.py, which skips block groups that are 90 % used."""
+    """Runs the loop of python-btrfs's examples/show_free_space_fragmentation.py, which skips block groups that are 90 % used."""
     import math
 
     import btrfs
@@ -79,7 +79,7 @@ def example(point: str) -> Side:
 
 
 def script(point: str) -> Side:
-    """That very script, as Debian has it (python3-btrfs, which btrfs-heatmap needs), run in this process."""
+    """Runs that script as Debian has it (python3-btrfs, which btrfs-heatmap needs), in this process."""
     import runpy
 
     import btrfs  # noqa: F401  its import is not measured
@@ -104,7 +104,7 @@ SIDES: dict[str, Callable[[str], Side]] = {"reading": reading, "scoring": scorin
 
 
 def main(side: str, point: str, repeats: int) -> None:
-    """Runs it that many times and prints the times."""
+    """Runs the side that many times and prints the times."""
     run = SIDES[side](point)
     wall, cpu, result = [], [], None
     for _ in range(repeats):

@@ -13,9 +13,9 @@ from tests.beds import btrfs
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = plain_parser(__doc__)
-    parser.add_argument("--snapshots", type=int, default=10_000, help="how many")
+    parser.add_argument("--snapshots", type=int, default=10_000, help="number of snapshots")
     options = parser.parse_args()
     with own_folder(options):
         top = btrfs.make("8G")

@@ -24,14 +24,14 @@ Request = tuple[int, int]  # first sector, number of sectors
 
 @dataclass(slots=True)
 class Traced:
-    """`places`: how many the writes went to, None as long as that is not known, and where the kernel has no such trace."""
+    """`places`: the number of places that the writes went to; None until it is known, and without such a trace in the kernel."""
 
     places: int | None = None
 
 
 @contextmanager
 def traced(device: str, folder: Path) -> Iterator[Traced]:
-    """Traces the requests of a block device while the block runs. `folder` is for the mount that it takes."""
+    """Traces the requests of a block device while the block runs. `folder`: for the mount of the trace."""
     requests = Traced()
     with ExitStack() as stack:
         try:
@@ -48,7 +48,7 @@ def traced(device: str, folder: Path) -> Iterator[Traced]:
 
 
 def places(requests: Iterable[Request]) -> int:
-    """The number of places that a disk visits if its queue sorts that many requests at a time."""
+    """Returns the number of places that a disk visits if its queue sorts that many requests at a time."""
     count, queue = 0, []
     for request in requests:
         queue.append(request)
@@ -74,7 +74,7 @@ def _writes(lines: Iterable[str]) -> Iterator[Request]:
 
 
 def _lost(instance: Path) -> bool:
-    """Whether the buffer was too small."""
+    """Returns True if the buffer was too small."""
     per_cpu = (instance / "per_cpu").glob("cpu*/stats")
     return any(re.search(r"^overrun: [1-9]", stats.read_text(), re.MULTILINE) for stats in per_cpu)
 
@@ -93,7 +93,7 @@ def _tracing(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _instance(tracing: Path, device: str) -> Iterator[Path]:
-    """A trace of our own, beside those of others."""
+    """Yields a separate trace, independent of other traces."""
     _clear_dead(tracing)
     instance = tracing / "instances" / f"{_INSTANCE}{os.getpid()}"
     instance.mkdir()
@@ -109,7 +109,7 @@ def _instance(tracing: Path, device: str) -> Iterator[Path]:
 
 
 def _clear_dead(tracing: Path) -> None:
-    """Those of benches that were killed, which nothing else ends."""
+    """Removes the traces of killed benches, which otherwise never end."""
     for left in (tracing / "instances").glob(f"{_INSTANCE}*"):
         if not Path("/proc", left.name.removeprefix(_INSTANCE)).exists():
             with suppress(OSError):

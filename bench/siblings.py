@@ -22,7 +22,7 @@ LIMIT = 1.3
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     made = plain_parser(__doc__.splitlines()[0] if __doc__ else "")
     made.add_argument("--source", type=Path, default=Path("/usr/share"), help="the tree that all hosts have")
     made.add_argument("--hosts", type=int, default=10)
@@ -63,7 +63,7 @@ def _measure(options: argparse.Namespace, point: Path) -> Mapping[str, object]:
 
 
 def _used(point: Path) -> int:
-    """Bytes, what waits for a commit included."""
+    """Returns the used bytes, including those that wait for a commit."""
     work("btrfs", "filesystem", "sync", point)
     for line in work("btrfs", "filesystem", "usage", "--raw", point).stdout.splitlines():
         if line.strip().startswith("Used:"):

@@ -43,7 +43,7 @@ _DISK = 1 << 30
 
 
 def main() -> int:
-    """The command line."""
+    """Runs the command line."""
     options = _parser().parse_args()
     faults = chosen(options.only, options.kind)
     if options.list:
@@ -71,12 +71,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--list", action="store_true", help="print the faults and make none")
     made.add_argument("--clean-nights", type=int, default=30, metavar="N", help="nights without a fault, before all others [30]")
-    made.add_argument("--record", type=Path, metavar="FILE", help="append each result to FILE; what is in it is not done again")
+    made.add_argument(
+        "--record", type=Path, metavar="FILE", help="append each result to FILE; faults that are in it are not repeated"
+    )
     return made
 
 
 def chosen(names: Sequence[str], kinds: Sequence[str]) -> list[Fault]:
-    """The faults with these names and kinds; all of them without any. Raises SystemExit for an unknown name."""
+    """Returns the faults with these names and kinds; all of them if none is given. Raises SystemExit for an unknown name."""
     if unknown := set(names) - {fault.name for fault in FAULTS}:
         raise SystemExit(f"there is no fault {min(unknown)!r}: --list prints all of them")
     return [fault for fault in FAULTS if (not names or fault.name in names) and (not kinds or fault.kind in kinds)]
@@ -97,7 +99,7 @@ def measure(names: Sequence[str], clean_nights: int, options: argparse.Namespace
 
 
 def run_inside(folder: Path, names: Sequence[str], clean_nights: int, record: Path | None = None) -> list[dict[str, Any]]:
-    """Runs the faults with these names in a machine that is booted for them; its files lie in `folder`.
+    """Runs the faults with these names in a machine that is booted for them; its files are in `folder`.
 
     A machine ends early when a fault left something behind or ended it: the others get a new one.
     """
@@ -139,7 +141,7 @@ def not_done(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def unfinished(begun: dict[str, Any], ended: str) -> dict[str, Any]:
-    """The row of a fault or a night in which the machine ended; `begun` is what the machine recorded when it began with it."""
+    """Returns the row of a fault or a night in which the machine ended; `begun` is the machine's record of its start."""
     words = f"the machine ended early: {ended}"
     return {**begun, "seconds": 0, "complaints": [words]} if "clean_night" in begun else {**begun, "took": 0, "broken": words}
 
@@ -208,7 +210,7 @@ def is_good(row: dict[str, Any]) -> bool:
 
 
 def line_of(row: dict[str, Any]) -> str:
-    """A result in one line."""
+    """Formats a result in one line."""
     if "clean_night" in row:
         return f"clean night {row['clean_night']}: {'; '.join(row['complaints'])[:300] or 'nothing reported'} ({row['seconds']} s)"
     words = [f"{place} {_after(row, place)}" for place in PLACES]
@@ -218,7 +220,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 
 def _after(row: dict[str, Any], place: str) -> str:
-    """How long it took: nights where these were simulated, else seconds."""
+    """Formats how long the report took: in nights if these were simulated, otherwise in seconds."""
     if place in row.get("not_told", ()):
         return "not told"
     if (when := row.get("reported", {}).get(place)) is None:
@@ -235,7 +237,7 @@ def _quoted(cell: str) -> str:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The table for docs/reliability.rst, and the sums."""
+    """Yields the table for docs/reliability.rst, and the sums."""
     order = {fault.name: number for number, fault in enumerate(FAULTS)}
     nights = [row for row in rows if "clean_night" in row]
     faults = sorted((row for row in rows if "fault" in row), key=lambda row: order.get(row["fault"], len(FAULTS)))

@@ -47,7 +47,7 @@ class Fault:
 
 
 def nothing(_machine: Machine) -> None:
-    """Only time passes."""
+    """Does nothing, so that only time passes."""
 
 
 def config(old: str, new: str) -> Act:
@@ -121,7 +121,7 @@ def unit(job: str, text: str) -> Act:
 
 
 def broken_service(job: str) -> Act:
-    """A service that runs all the time is started again, and cannot."""
+    """Restarts a service that cannot start again."""
 
     def act(machine: Machine) -> None:
         machine.override(f"btrkeep-{job}@main.service", "[Service]\nExecStart=\nExecStart=/bin/false\nRestart=no\n")
@@ -131,7 +131,7 @@ def broken_service(job: str) -> Act:
 
 
 def mended_service(job: str) -> Act:
-    """Removes its override and starts the dashboard."""
+    """Removes the override and starts the dashboard."""
 
     def act(machine: Machine) -> None:
         machine.override(f"btrkeep-{job}@main.service", "")
@@ -197,7 +197,7 @@ def new_catalogue(machine: Machine) -> None:
 
 
 def newer_catalogue(machine: Machine) -> None:
-    """As a newer btrkeep would have left it."""
+    """Makes a catalogue like that of a newer btrkeep."""
     version = machine.run("sqlite3", STATE / "catalogue.sqlite", "PRAGMA user_version", check=True).stdout.strip()
     machine.write("/run/silence/version", version)
     machine.sql("PRAGMA user_version = 9999")
@@ -246,7 +246,7 @@ _MARK = Path("/run/silence/mark")
 
 
 def marked(machine: Machine) -> None:
-    """A backup that has a file with a content by which it is found on the disks."""
+    """Makes a backup with a file whose content can be found on the disks."""
     _MARK.write_bytes(os.urandom(20_000))
     shutil.copyfile(_MARK, HOSTS / "here" / "marked")
     machine.night()
@@ -288,7 +288,7 @@ def damage_one(machine: Machine) -> None:
 
 
 def undamage(machine: Machine) -> None:
-    """The file is deleted on the host, and the damaged backups with it."""
+    """Deletes the file on the host, and the damaged backups that contain it."""
     (HOSTS / "here" / "marked").unlink()
     machine.night()
     for backup in sorted(POOL.glob("hosts/here/2*")):
@@ -379,7 +379,7 @@ def full_host(_machine: Machine) -> None:
 
 
 def as_nobody(path: str, mode: int) -> Act:
-    """The host's rsync runs as the user nobody, and may not read a path."""
+    """Makes the host's rsync run as the user nobody, which may not read a path."""
 
     def act(machine: Machine) -> None:
         target = HOSTS / "web1" / path
@@ -440,7 +440,7 @@ _OFFSITE = f'[offsite.box]\nrepository = "/srv/restic"\npassword_file = "{PASSWO
 
 
 def office(settings: str = "") -> Act:
-    """The other backup server, from which this one fetches its host; a first copy is made."""
+    """Starts the other backup server, from which this one fetches its host; makes a first copy."""
 
     def act(machine: Machine) -> None:
         folder = HOSTS / "shop"
@@ -458,7 +458,7 @@ def office(settings: str = "") -> Act:
 
 
 def no_office(machine: Machine) -> None:
-    """It is no longer fetched from, and its copies are deleted."""
+    """Removes the replica of the other server, and deletes its copies."""
     machine.sshd("office")
     machine.drop("office")
     for backup in sorted((POOL / "hosts" / "shop").glob("2*")):

@@ -27,7 +27,7 @@ APART = 1.1
 
 
 def main() -> None:
-    """Reads what to do from a file, and appends the results to another. Ends early when a fault has left something behind."""
+    """Reads its instructions from a file, and appends the results to another. Ends early if a fault has left a problem behind."""
     orders = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     results = Path(sys.argv[2])
     signal.signal(signal.SIGALRM, _too_long)
@@ -67,7 +67,7 @@ def _record(results: Path, row: dict[str, Any]) -> None:
 
 
 def _clean_night(machine: Machine, number: int) -> dict[str, Any]:
-    """A night without a fault; every sixth one with expiry, verification and a drill."""
+    """Runs a night without a fault; every sixth one with expiry, verification and a drill."""
     begun = time.monotonic()
     signal.alarm(_LONGEST)
     try:
@@ -145,7 +145,7 @@ def _made(machine: Machine, fault: Fault) -> dict[str, Any]:
 
 
 def _steps(fault: Fault) -> list[float]:
-    """How many seconds pass before each look."""
+    """Returns the seconds before each reading."""
     if fault.nights:
         return [fault.days * APART * DAY] * fault.nights
     return [0, fault.wait] if fault.wait else [0]
@@ -159,7 +159,9 @@ def _is_reported(fault: Fault, place: str, complaints: tuple[str, ...]) -> bool:
 
 
 def _quiet(machine: Machine) -> list[str]:
-    """Returns what is still reported after a fault was undone and a night has passed. The messages are about recoveries."""
+    """Returns the problems that are still reported after a fault was undone and a night has passed. The messages are about
+    recoveries.
+    """
     machine.messages()
     deadline = time.monotonic() + _PATIENCE
     while True:

@@ -175,7 +175,7 @@ class Machine:
     # --- hosts
 
     def sshd(self, name: str) -> None:
-        """Starts a host's ssh server; one that runs is ended before."""
+        """Starts a host's ssh server, after ending a running one."""
         self.no_sshd(name)
         config = Path(f"/run/silence/{name}.sshd")
         config.write_text(_SSHD.format(name=name, port=PORTS[name]) + "PerSourcePenalties no\n", encoding="utf-8")
@@ -195,7 +195,7 @@ class Machine:
             child.wait()
 
     def host_key(self, name: str, *, trusted: bool) -> None:
-        """Gives a host a new key, in known_hosts or not."""
+        """Gives a host a new key, with or without recording it in known_hosts."""
         file = Path(f"/run/silence/{name}.hostkey")
         file.unlink(missing_ok=True)
         self.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file, check=True)
@@ -206,18 +206,18 @@ class Machine:
             self.write(path, "\n".join([*lines, f"[127.0.0.1]:{PORTS[name]} {words[0]} {words[1]}", ""]), 0o644)
 
     def authorize(self, name: str, options: str = "") -> None:
-        """The line of authorized_keys of a host; the options stand before the key."""
+        """Writes the line of authorized_keys of a host; the options are before the key."""
         public = Path("/etc/btrkeep/id_ed25519.pub").read_text(encoding="utf-8")
         Path(f"/run/silence/{name}.authorized").write_text(f"{options} {public}".lstrip(), encoding="utf-8")
 
     def shell(self, name: str, script: str) -> None:
-        """What a host does with each command: a script with the command in $SSH_ORIGINAL_COMMAND."""
+        """Sets the shell script that a host runs for each command, which is in $SSH_ORIGINAL_COMMAND."""
         path = Path(f"/run/silence/{name}.shell")
         self.write(path, f"#!/bin/bash\n{script}\n", 0o755)
         self.authorize(name, f'command="{path}"')
 
     def change(self, name: str) -> None:
-        """What happens on a host in a day."""
+        """Changes files on a host as during a day."""
         folder = HOSTS / name
         (folder / "log").open("a").write(f"{self.nights} {time.monotonic_ns()}\n")
         (folder / f"day{self.nights % 5}").write_bytes(os.urandom(3000))
@@ -281,7 +281,7 @@ class Machine:
         raise RuntimeError(f"/srv is busy: {self.run('fuser', '-vm', '/srv').stderr}")
 
     def free_metadata(self) -> int:
-        """Bytes of metadata that are unused in their block groups, beyond the kernel's own reserve."""
+        """Returns the unused bytes in metadata block groups, without the kernel's own reserve."""
         lines = self.run("btrfs", "filesystem", "df", "--raw", "/srv", check=True).stdout
         metadata = re.findall(r"^Metadata, .*: total=(\d+), used=(\d+)$", lines, re.MULTILINE)
         reserve = re.findall(r"^GlobalReserve, .*: total=(\d+)", lines, re.MULTILINE)
@@ -297,7 +297,7 @@ class Machine:
         self.no_sshd("webhook")
 
     def night(self, *jobs: str, days: float = 1) -> None:
-        """A day passes, hosts change, the runs that are due run, and what reports runs."""
+        """Lets a day pass: hosts change, due runs and the reporting programs run."""
         self.later(days * DAY)
         self.nights += 1
         for name in ("web1", "web2", "laptop", "here"):
@@ -306,11 +306,11 @@ class Machine:
         self.unit("backup", *jobs, "sample", "news")
 
     def journal(self) -> list[str]:
-        """The last lines of our units."""
+        """Returns the last lines of our units."""
         return self.run("journalctl", "--no-pager", "-o", "cat", "-n", "25", "-u", "btrkeep-*").stdout.splitlines()
 
     def override(self, unit: str, text: str) -> None:
-        """Gives a unit a drop-in; "" takes it away."""
+        """Gives a unit a drop-in; "" removes it."""
         folder = Path(f"/run/systemd/system/{unit}.d")
         shutil.rmtree(folder, ignore_errors=True)
         if text:
@@ -325,7 +325,7 @@ class Machine:
     # --- the four places
 
     def reports(self) -> dict[str, tuple[str, ...]]:
-        """All that the four places complain of. Without a fault nothing: then no name of a host or a job is among it either."""
+        """Returns all complaints of the four places. Without a fault there is none, and no complaint names a host or a job."""
         status = self.backupd("status", "--json")
         self.backupd("metrics", "--textfile", "/var/lib/node/btrkeep.prom")
         try:
@@ -353,7 +353,7 @@ class Machine:
             return f"no answer: {error}"
 
     def messages(self) -> list[str]:
-        """The new ones."""
+        """Returns the new messages."""
         lines = WEBHOOK.read_text(encoding="utf-8").splitlines()
         new, self.read_messages = lines[self.read_messages :], len(lines)
         return [f"{message['title']}: {message['message']}" for message in map(json.loads, new)]
@@ -388,7 +388,7 @@ def _of_status(text: str, status: int, errors: str) -> list[str]:
 
 
 def of_overview(text: str) -> list[str]:
-    """What the overview complains of."""
+    """Returns the complaints of the overview."""
     try:
         shown = json.loads(text)
     except ValueError:
@@ -404,7 +404,7 @@ def of_overview(text: str) -> list[str]:
 
 
 def of_metrics(text: str, now: float) -> list[str]:
-    """What the metrics complain of, of which there are hosts, alarms and checks; and that they are old."""
+    """Returns the complaints of the metrics: about hosts, alarms and checks, and about their age."""
     complaints = [line for line in text.splitlines() if re.match(r"btrkeep_(alarms|pool_health|config_faults)\{.*\} [1-9]", line)]
     complaints += re.findall(r"^btrkeep_(?:pool_usable|catalogue_usable)\{.*\} 0.*$", text, re.MULTILINE)
     looked = re.search(r"^btrkeep_alarms_timestamp_seconds\{.*\} (\S+)$", text, re.MULTILINE)
@@ -417,5 +417,5 @@ def of_metrics(text: str, now: float) -> list[str]:
 
 
 def listed(reports: dict[str, tuple[str, ...]]) -> list[str]:
-    """All of them, each with its place."""
+    """Returns all complaints, each with its place."""
     return [f"{place}: {text}" for place, texts in reports.items() for text in texts]

@@ -11,7 +11,7 @@ from bench.silence_machine import DAY, HOSTS, STATE, Machine
 
 
 def too_much(machine: Machine) -> None:
-    """Sixteen backups of each host, of which a mistaken number keeps one."""
+    """Makes sixteen backups of each host, of which a mistyped number keeps one."""
     machine.configured("daily = 3", "daily = 60")
     machine.configured("min_keep = 3", "min_keep = 1")
     for _ in range(16):
@@ -28,7 +28,7 @@ def forced(machine: Machine) -> None:
 
 
 def killed_dedupe(machine: Machine) -> None:
-    """Kills four runs, each as soon as it is in the catalogue. The last one seems to be still running."""
+    """Kills four runs, each as soon as it is in the catalogue. The last one still seems to be running."""
     for _ in range(4):
         before = machine.run("sqlite3", STATE / "catalogue.sqlite", "SELECT count(*) FROM dedupe").stdout
         child = subprocess.Popen(["backupd", "dedupe"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -40,7 +40,7 @@ _HOUR, _GIB = timedelta(hours=1), 1 << 30
 
 
 def fetched_backups(pool: Path, evenings: Sequence[datetime]) -> Iterator[Backup]:
-    """Returns the copies of each fetched host, oldest first; the last host is behind since a week."""
+    """Yields the copies of each fetched host, oldest first; the last host has been behind for a week."""
     for number, host in enumerate(FETCHED):
         for night, evening in enumerate(evenings if host != FETCHED[-1] else evenings[:-7]):
             plain = make_catalogue.backup_of(number, night, evening)
@@ -50,7 +50,7 @@ def fetched_backups(pool: Path, evenings: Sequence[datetime]) -> Iterator[Backup
 
 
 def fill(catalogue: Catalogue, newest: dict[str, str], now: datetime, pid: int, pid_started: str | None, words: str = "") -> None:
-    """Fills in all of it. `newest`: the newest complete backup of each host of this pool's own; `words` of the other side."""
+    """Writes all copies and checks. `newest`: the newest complete backup of each host of this pool; `words`: of the other side."""
     fetched = {host: backup_name for host in FETCHED if (backup_name := newest.get(host))}
     own = {host: backup for host, backup in newest.items() if host not in fetched}
     covered = dict(list(own.items())[: -max(1, len(own) // 20)])  # some lie nowhere else

@@ -21,7 +21,7 @@ _PID = (4243, "1234568")
 
 
 def fill(catalogue: Catalogue, now: datetime, hostile: Sequence[str] = ()) -> None:
-    """All of it, up to `now`."""
+    """Writes the whole history, up to `now`."""
     catalogue.replace_samples([], samples(now))
     for score in scores(now):
         catalogue.add_score(score)
@@ -34,22 +34,22 @@ def fill(catalogue: Catalogue, now: datetime, hostile: Sequence[str] = ()) -> No
 
 
 def used(days: float) -> float:
-    """TiB used that many days ago."""
+    """Returns the used TiB that many days ago."""
     return 36.56 - days * 0.021 + 0.25 * math.sin(days / 1.1)
 
 
 def waste(days: float) -> float:
-    """TiB allocated and not used."""
+    """Returns the TiB that are allocated and not used."""
     return 4.6 - abs(days - 150) * 0.017 if days < 150 else 4.6 - (days - 150) * 0.012
 
 
 def score_of(days: float) -> float:
-    """The sum over all block groups."""
+    """Returns the sum over all block groups."""
     return 18_000 + waste(days) * 11_000
 
 
 def samples(now: datetime) -> Iterator[Sample]:
-    """A day's hours for a year, then two weeks of five minutes each."""
+    """Yields a sample per hour for a year, then one for each five minutes of two weeks."""
     chance, first = random.Random(7), now - RAW
     hour = (now - YEAR).replace(minute=0, second=0, microsecond=0)
     while hour < first:
@@ -62,7 +62,7 @@ def samples(now: datetime) -> Iterator[Sample]:
 
 
 def sample(taken: datetime, now: datetime, span: str, seconds: float, chance: random.Random) -> Sample:
-    """The pool at that moment, and what its disks did before."""
+    """Returns the pool's state at that moment, and the activity of its disks before."""
     days = (now - taken).total_seconds() / 86400
     of_used, allocated = used(days), used(days) + waste(days)
     metadata, activity = of_used * 0.012, ""
@@ -98,7 +98,7 @@ def sample(taken: datetime, now: datetime, span: str, seconds: float, chance: ra
 
 
 def _rates(hour: float, wave: float) -> tuple[float, float]:
-    """Bytes a second read and written at that hour of the day: backups, expiry, balance, and little else."""
+    """Returns the bytes per second read and written at that hour of the day: backups, expiry, balance, and little else."""
     mib = float(1 << 20)
     if hour >= 22 or hour < 3.5:
         return 24 * wave * mib, 52 * wave * mib
@@ -110,7 +110,7 @@ def _rates(hour: float, wave: float) -> tuple[float, float]:
 
 
 def scores(now: datetime) -> Iterator[FreeSpaceScore]:
-    """One look a day, in the morning."""
+    """Yields a score for each morning."""
     for ago in range(365, -1, -1):
         taken = datetime.combine(now.date() - timedelta(days=ago), time(6), UTC)
         if taken > now:

@@ -20,7 +20,7 @@ _FIRST = 1 << 20  # where the first device extent lies
 
 
 def draw(folder: Path, fsid: str, now: datetime, count: int, block_groups: int = 4000) -> None:
-    """The last `count` nights."""
+    """Draws the last `count` nights."""
     if not count:
         return
     folder.mkdir(exist_ok=True)
@@ -35,7 +35,7 @@ def draw(folder: Path, fsid: str, now: datetime, count: int, block_groups: int =
 
 
 def state_of(fsid: str, taken: datetime, night: int, count: int) -> FilesystemState:
-    """Its state after that many nights."""
+    """Returns the state after that many nights."""
     chance = np.random.default_rng(7)
     number = np.arange(count, dtype=np.uint64)
     is_there = chance.random(count) > 0.02 + 0.1 * ((number.astype(np.int64) + night * 37) % 97 < 4)

@@ -14,7 +14,7 @@ from tests.beds import btrfs, nbd, work
 
 @contextmanager
 def slow_btrfs(folder: Path, size: str, delay: str, options: str = "") -> Iterator[Path]:
-    """The mount point of a new btrfs in `folder`, each write to whose disk takes `delay` ("5ms"). Ends with the block."""
+    """Yields the mount point of a new btrfs in `folder`; each write to its disk takes `delay` ("5ms")."""
     if why := nbd.why_not():
         sys.exit(f"no slow disk: {why}")
     image, point = folder / "slow", folder / "slow-mount"

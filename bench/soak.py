@@ -162,7 +162,7 @@ class Soak:
         }
 
     def settle(self) -> None:
-        """The last graces end; then there is what the retention keeps, and nothing else, and all of it is as its sources were."""
+        """Lets the last grace periods end; then exactly the backups that the retention keeps exist, and each equals its source."""
         faults_before, moment = len(self.wrong), FIRST + timedelta(days=len(self.nights) - 1, hours=12)
         for pool in (*self.site.pools, *self.site.pools):
             moment += timedelta(days=1)
@@ -182,7 +182,7 @@ def _not_complete(output: str) -> str:
 
 
 def soak_results(soak: Soak, options: argparse.Namespace) -> dict[str, Any]:
-    """All that came out, for soak.json."""
+    """Returns all results, for soak.json."""
     return {
         "bench": "soak",
         "command": shlex.join(["python", "-m", "bench.soak", *sys.argv[1:]]),
@@ -196,7 +196,7 @@ def soak_results(soak: Soak, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def soaked(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """All nights; writes to --out after each."""
+    """Runs all nights; writes to --out after each."""
     os.environ[session.MARK] = session.own_name()
     hosts = Hosts(options.hosts, options.files, options.seed)
     site = Site(hosts, options.copied, f"{options.size}", folder)
@@ -217,16 +217,16 @@ def soaked(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     made = plain_parser(__doc__.splitlines()[0] if __doc__ else "")
     made.add_argument("--nights", type=int, default=60)
     made.add_argument("--hosts", type=int, default=100)
-    made.add_argument("--copied", type=int, default=20, help="so many of the hosts are in the second pool")
-    made.add_argument("--files", type=int, default=40, help="of each host")
-    made.add_argument("--size", type=size, default="3GiB", help="of each of the two pools")
-    made.add_argument("--seed", type=int, default=1, help="of the changes and of the faults")
-    made.add_argument("--faults", type=int, default=2, help="the most of one night")
-    made.add_argument("--minutes", type=float, default=inf, help="after these only a few nights without faults follow")
+    made.add_argument("--copied", type=int, default=20, help="number of hosts that the second pool fetches")
+    made.add_argument("--files", type=int, default=40, help="files of each host")
+    made.add_argument("--size", type=size, default="3GiB", help="size of each of the two pools")
+    made.add_argument("--seed", type=int, default=1, help="seed of the changes and of the faults")
+    made.add_argument("--faults", type=int, default=2, help="maximum number of faults in one night")
+    made.add_argument("--minutes", type=float, default=inf, help="after this time, only a few nights without faults follow")
     made.add_argument("--out", type=Path, help="a folder for soak.json and soak.svg")
     options = made.parse_args()
     say(f"seed {options.seed}")

@@ -40,7 +40,9 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One in a night. `host`: whom it hits, if it hits one; `share`, below 1: how far in its command, or how much room is left."""
+    """One fault of a night. `host`: the host that it affects, if any; `share`, below 1: the position in its command, or the
+    remaining share of free space.
+    """
 
     kind: str
     host: int
@@ -104,7 +106,7 @@ def _ssh(stack: ExitStack, site: Site, host: str, how: str, value: str) -> None:
 
 
 def _make_unreadable(stack: ExitStack, site: Site, host: str, moment: datetime) -> None:
-    """A new file, whose blocks on the disk are then written over: their checksums are wrong."""
+    """Makes a new file, and overwrites its blocks on the disk: their checksums are wrong."""
     path, content = site.hosts.source(host) / "unreadable", os.urandom(20_000)
     path.write_bytes(content)
     site.hosts.note(host, moment)
@@ -115,7 +117,7 @@ def _make_unreadable(stack: ExitStack, site: Site, host: str, moment: datetime) 
 
 
 def _fill(stack: ExitStack, folder: Path, room: int) -> None:
-    """Takes all room but that."""
+    """Fills the filesystem except for that many bytes."""
     ballast = folder / "ballast"
     stack.callback(ballast.unlink, missing_ok=True)
     with ballast.open("wb") as file:
@@ -129,5 +131,5 @@ def _fill(stack: ExitStack, folder: Path, room: int) -> None:
 
 
 def lose_catalogue(site: Site) -> None:
-    """As if the disk of the state folder had been replaced."""
+    """Deletes the state folder's content, as if its disk had been replaced."""
     shutil.rmtree(site.first.state)

@@ -17,7 +17,7 @@ _Blocks = tuple[int, ...]
 
 
 class HeldExtents:
-    """The files of hosts as extents: as they are, and as they were at each moment that was noted."""
+    """The files of hosts as extents, in their present state and at each recorded moment."""
 
     def __init__(self) -> None:
         self._numbers = count()
@@ -26,7 +26,7 @@ class HeldExtents:
         self._noted: dict[str, list[tuple[datetime, list[_Blocks]]]] = {}
 
     def change(self, host: str, change: Change) -> None:
-        """Each write is an extent, a change of a file one for each place."""
+        """Records the writes: each is an extent; a changed file has one for each place."""
         files = self._files.setdefault(host, {})
         match change:
             case DeleteFile():
@@ -41,7 +41,7 @@ class HeldExtents:
                 files[change.name] = tuple(blocks)
 
     def note(self, host: str, moment: datetime) -> None:
-        """What a host's files are is what a backup from `moment` on has. Moments come in their order."""
+        """Records the present files of a host as the content of its backups from `moment` on. Moments are in order."""
         self._noted.setdefault(host, []).append((moment, list(self._files.get(host, {}).values())))
 
     def bytes_of(self, host: str, moments: Iterable[datetime]) -> int:

@@ -15,7 +15,7 @@ _PATIENCE = 30.0
 
 
 class Look:
-    """Both pools of a site. How they are mounted when it begins is how they should be."""
+    """Both pools of a site. Their mount options at the start are the expected ones."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -24,14 +24,14 @@ class Look:
         self._mounts = set(session.mounts_below(session.folder()))
 
     def not_complete(self, hit: Container[str], evening: datetime) -> Iterator[str]:
-        """Yields who of the hosts that no fault has hit has no complete backup since `evening`."""
+        """Yields the hosts without a fault that have no complete backup since `evening`."""
         complete = self._site.complete(self._site.first)
         for host in self._site.hosts.names:
             if host not in hit and not any(finished >= evening for finished in complete.get(host, {}).values()):
                 yield f"{host}, which no fault has hit, has no complete backup"
 
     def compared(self, which: int) -> Iterator[str]:
-        """Yields which complete backups that are new in a pool are not as their source was, and what the pool has lost."""
+        """Yields the new complete backups of a pool that differ from their source, and lost backups."""
         seen, complete_now = self._seen[which], self._site.complete(self._site.pools[which])
         new = {
             host: {name: at for name, at in backups.items() if name not in seen.get(host, ())}
@@ -49,18 +49,18 @@ class Look:
                 yield f"lost in pool {which + 1}: {host} {sorted(lost)}"
 
     def held(self) -> int:
-        """Returns the bytes that what the retention keeps in the first pool has to take (soak_held.py)."""
+        """Returns the minimum bytes of the backups that the retention keeps in the first pool (soak_held.py)."""
         held = self._site.hosts.held
         return sum(held.bytes_of(host, map(moment_of, must_be_kept(list(seen)))) for host, seen in self._seen[0].items())
 
     def other_options(self) -> Iterator[str]:
-        """Yields the pools that are mounted with other options than in the beginning."""
+        """Yields the pools whose mount options have changed since the start."""
         for was, pool in zip(self._options, self._site.pools, strict=True):
             if (now := mount_options(pool.top)) != was:
                 yield f"mounted with {now}, which was {was}"
 
     def left_behind(self, faults: Container[str] = ()) -> Iterator[str]:
-        """Yields what a night with these faults may not leave behind."""
+        """Yields remains that a night with these faults must not leave."""
         yield from self._lost(0)
         yield from (f"still running: process {pid}" for pid in self._processes())
         yield from self.other_options()
@@ -98,7 +98,7 @@ class Look:
 
 
 def must_be_kept(complete: Sequence[str]) -> set[str]:
-    """Which of a host's complete backups the retention keeps, reckoned from their names alone."""
+    """Returns the complete backups of a host that the retention keeps, calculated only from their names."""
     first_of: dict[str, dict[object, str]] = {"day": {}, "week": {}}
     for name in sorted(complete):
         moment = moment_of(name)
@@ -108,12 +108,12 @@ def must_be_kept(complete: Sequence[str]) -> set[str]:
 
 
 def moment_of(name: str) -> datetime:
-    """When a backup started, by its name."""
+    """Returns when a backup started, by its name."""
     return datetime.strptime(name, "%Y-%m-%dT%H%M%S%z")
 
 
 def writable(pool: Nights) -> list[str]:
-    """Backups with a final name that can be written: there must never be one."""
+    """Returns writable backups with a final name: there must never be one."""
     lists = (
         [line.split(" path ", 1)[1] for line in work("btrfs", "subvolume", "list", *only, pool.pool).stdout.splitlines()]
         for only in ((), ("-r",))
@@ -123,6 +123,6 @@ def writable(pool: Nights) -> list[str]:
 
 
 def mount_options(mount: Path) -> str:
-    """As /proc/self/mounts has them."""
+    """Returns the options in /proc/self/mounts."""
     lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     return next(words[3] for words in lines if words[1] == str(mount))

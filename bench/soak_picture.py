@@ -22,7 +22,7 @@ Nights = Sequence[Mapping[str, Any]]
 
 
 def draw(nights: Nights, picture: Path) -> None:
-    """Draws it."""
+    """Draws the picture."""
     memory = ("run", "expire", "replicate", "expire copies", "verify", "balance", "status")
     timed = ("run", "expire", "replicate", "balance")
     figures: tuple[tuple[str, int, dict[str, list[float | None]]], ...] = (
@@ -79,7 +79,7 @@ def _faults(nights: Nights, kinds: Sequence[str], beside: float) -> Sheet:
 
 
 def _command(nights: Nights, name: str, figure: str) -> list[float | None]:
-    """Of the nights in which the command came to its end."""
+    """Returns the figures of the nights in which the command completed."""
     done = [night["commands"].get(name) for night in nights]
     return [command[figure] if command and command["status"] >= 0 else None for command in done]
 

@@ -31,12 +31,14 @@ _NOISE = 4 << 20
 
 
 def model(name: str, files: int) -> HostModel:
-    """A host: each night a twentieth of its files changes, and a fiftieth comes and goes, some nights more."""
+    """Returns the files of a host: each night a twentieth of them change, and a fiftieth are added or deleted, in some
+    nights more.
+    """
     return HostModel(name, files, 24_000, 1.3, files / 50, 24_000, files / 50, files / 20, 0.3, 0.4, (0.5, 1.0, 1.0, 1.5))
 
 
 class Truth:
-    """What each host's files were since when, so that a backup of any moment can be compared with them."""
+    """The files of each host at each time, so that a backup of any moment can be compared with them."""
 
     def __init__(self) -> None:
         self._trees: dict[str, list[tuple[datetime, cut_truth.Tree]]] = {}
@@ -48,12 +50,12 @@ class Truth:
         trees.append((moment, {name: before[name] if before.get(name) == is_ else is_ for name, is_ in tree.items()}))
 
     def at(self, host: str, moment: datetime) -> cut_truth.Tree:
-        """What they were at that moment."""
+        """Returns the host's files at that moment."""
         return next(tree for since, tree in reversed(self._trees[host]) if since <= moment)
 
 
 class Hosts:
-    """The hosts and their disks. `sources` is where these are mounted."""
+    """The hosts and their disks. `sources`: the mount point of the disks."""
 
     def __init__(self, count: int, files: int, seed: int) -> None:
         self.sources = btrfs.make("512M", options="noatime")
@@ -66,15 +68,15 @@ class Hosts:
 
     @property
     def total_bytes(self) -> int:
-        """Of all files of all hosts."""
+        """Returns the bytes of all files of all hosts."""
         return sum(files.bytes for files in self._files.values())
 
     def source(self, host: str) -> Path:
-        """Where a host's files lie."""
+        """Returns the folder of a host's files."""
         return self.sources / host
 
     def day(self, moment: datetime) -> None:
-        """All of them change, or get their first files; from `moment` on that is the truth."""
+        """Changes the files of all hosts, or makes their first files, and records them as their content from `moment` on."""
         for name, files in self._files.items():
             top = self.source(name)
             new = not top.exists()
@@ -86,7 +88,7 @@ class Hosts:
             self.held.note(name, moment)
 
     def note(self, host: str, moment: datetime) -> None:
-        """What a host's files are now is the truth from `moment` on."""
+        """Records the present files of a host as its content from `moment` on."""
         self.truth.note(host, moment, cut_truth.tree(self.source(host)))
 
     def _apply(self, top: Path, change: Change) -> None:
@@ -130,7 +132,7 @@ class Site:
 
     @property
     def pools(self) -> tuple[Nights, Nights]:
-        """The first and the second one."""
+        """Returns the first and the second pool."""
         return self.first, self.second
 
     def _pool(self, size: str) -> Nights:
@@ -149,7 +151,7 @@ class Site:
         return point
 
     def _ssh(self) -> str:
-        """A stand-in for ssh. It does what the file of the host in `faults` says, if there is one."""
+        """Returns a stand-in for ssh, which executes the host's file in `faults`, if there is one."""
         script = self.folder / "ssh"
         at = shlex.quote(str(self.faults))
         look = f'for word; do [ ! -f {at}/"$word" ] || . {at}/"$word"; done'
@@ -158,7 +160,7 @@ class Site:
         return shlex.quote(str(script))
 
     def complete(self, pool: Nights) -> dict[str, dict[str, datetime]]:
-        """When the complete backups of each host in a pool were finished, by name, as their own records have it."""
+        """Returns when the complete backups of each host in a pool were finished, by name, from their own records."""
         times_by_host: dict[str, dict[str, datetime]] = {}
         for host, name, record in cut_truth.backups(pool.pool):
             if record["state"] == "complete":
@@ -166,7 +168,7 @@ class Site:
         return times_by_host
 
     def unlike_their_source(self, pool: Nights, backups: Mapping[str, Mapping[str, datetime]]) -> Iterator[str]:
-        """Yields a line for each of these backups that is not what its source was when it was finished."""
+        """Yields a line for each of these backups that differs from its source at the time when it was finished."""
         for host, moments in backups.items():
             for name, moment in moments.items():
                 copied_tree = cut_truth.tree(pool.data(host, self.hosts.source(host), name))
@@ -175,7 +177,7 @@ class Site:
 
 
 def space(mount: Path) -> dict[str, int]:
-    """`size`, `allocated` and `used` bytes of a btrfs's device, as /sys has them."""
+    """Returns `size`, `allocated` and `used` bytes of a btrfs's device, from /sys."""
     uuid = work("findmnt", "-n", "-o", "UUID", mount).stdout.strip()
     shown = Path("/sys/fs/btrfs") / uuid
     kinds = [shown / "allocation" / kind for kind in ("data", "metadata", "system")]
@@ -188,7 +190,7 @@ def space(mount: Path) -> dict[str, int]:
 
 
 def command_line(program: str, pool: Nights, *words: str, dies_at: int = 0) -> tuple[list[str], Mapping[str, str]]:
-    """The command line of a btrkeep program, and its environment. `dies_at`: the number of the checkpoint that kills it."""
+    """Returns the command line of a btrkeep program, and its environment. `dies_at`: the number of the checkpoint that kills it."""
     config = ("--config", str(pool.config))
     ours = [*config, *words] if program == "backupd" else [*words, *config]
     env = {"NO_COLOR": "1", "PYTHONPATH": str(TOP)}

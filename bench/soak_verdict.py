@@ -28,7 +28,7 @@ _OUTSIDE = 0.025
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """`growth`: of PER nights, as a share of the median; `low` and `high` enclose it with 95 %. `limit`: as much is allowed."""
+    """`growth`: over PER nights, as a share of the median; `low` and `high`: its 95 % interval. `limit`: the allowed growth."""
 
     growth: float
     low: float
@@ -37,14 +37,14 @@ class Trend:
 
     @property
     def verdict(self) -> str:
-        """STEADY: even the high end is within the limit. CREEPS: even the low end is beyond it. UNSURE: neither."""
+        """STEADY: even `high` is within the limit. CREEPS: even `low` is above it. UNSURE: neither."""
         if self.high <= self.limit:
             return STEADY
         return CREEPS if self.low > self.limit else UNSURE
 
 
 def trend(readings: Sequence[float | None], limit: float, seed: int = 1) -> Trend | None:
-    """The trend of a figure over nights in their order; None: that of a night is not known. None if there are too few."""
+    """Returns the trend of a figure over successive nights; None for a night: unknown. Returns None if there are too few."""
     measured_nights = [(night, value) for night, value in enumerate(readings) if value is not None]
     middle = median(value for _, value in measured_nights) if measured_nights else 0.0
     if len(measured_nights) < _FEWEST or not middle:
@@ -60,13 +60,15 @@ def trend(readings: Sequence[float | None], limit: float, seed: int = 1) -> Tren
 
 
 def _slopes(nights: Floats, many: Floats) -> Floats:
-    """The slope of each row, by Theil and Sen: the median of the slopes of all pairs, which single odd nights do not move."""
+    """Returns the slope of each row, by Theil and Sen: the median of the slopes of all pairs, which single unusual nights do not
+    change.
+    """
     first, second = np.triu_indices(len(nights), 1)
     return np.asarray(np.median((many[:, second] - many[:, first]) / (nights[second] - nights[first]), axis=1))
 
 
 def _blocks(count: int, draw: random.Random) -> list[int]:
-    """`count` numbers below `count`, in runs of BLOCK."""
+    """Returns `count` numbers below `count`, in runs of BLOCK."""
     chosen_nights: list[int] = []
     while len(chosen_nights) < count:
         start = draw.randrange(count - BLOCK + 1)
@@ -82,7 +84,7 @@ _POOL = ("score", "fragments", "allocated", "backups")
 
 
 def judged(nights: Sequence[Mapping[str, Any]], commands: Sequence[str], hosts: int) -> dict[str, dict[str, Any]]:
-    """The trends of all figures over the nights after HORIZON. A command counts only where it came to its end."""
+    """Returns the trends of all figures over the nights after HORIZON. A command counts only in nights in which it completed."""
     late = [night for night in nights if night["night"] > HORIZON]
     trends: dict[str, Trend | None] = {}
     for name in commands:
@@ -99,7 +101,7 @@ def judged(nights: Sequence[Mapping[str, Any]], commands: Sequence[str], hosts: 
 
 
 def bounds(nights: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The least share of the pool that was unallocated, and the highest score, in each half of the nights."""
+    """Returns the minimum unallocated share of the pool, and the highest score, in each half of the nights."""
     scored_nights = [night for night in nights if "score" in night]
     halves = {"first half": scored_nights[: len(scored_nights) // 2], "second half": scored_nights[len(scored_nights) // 2 :]}
     medians: dict[str, float] = {}

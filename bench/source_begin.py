@@ -37,7 +37,7 @@ def _measure(folder: Path, subvolumes: int, rounds: int) -> dict[str, dict[str, 
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     made = plain_parser("What `begin` of btrkeep-source takes.")
     made.add_argument("--rounds", type=int, default=10)
     made.add_argument("--subvolumes", type=int, nargs="+", default=[1, 100, 1000])

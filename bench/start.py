@@ -31,14 +31,14 @@ OPENED = "from pathlib import Path; from btrkeep.catalogue import Catalogue; Cat
 
 
 def line(checkout: Path, words: Sequence[str]) -> list[str]:
-    """The command line of a program of that checkout; without words, of one that opens a catalogue."""
+    """Returns the command line of a program of that checkout; without words, one that opens a catalogue."""
     does = f"from {words[0]} import main; main()" if words else OPENED
     begin = f"import sys; sys.path.insert(0, {str(checkout)!r}); {does}"
     return [str(checkout / ".venv" / "bin" / "python"), "-P", "-c", begin, *words[1:]]
 
 
 def cpu(words: Sequence[str], folder: str) -> float:
-    """Seconds of CPU time, user and system, of a process that ends well."""
+    """Returns the CPU seconds, user and system, of a process that succeeds."""
     process = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

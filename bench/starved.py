@@ -66,7 +66,7 @@ class Trials:
         )
 
     def night(self, name: str, *before: str) -> list[str]:
-        """A night behind these words, in which every host has to be complete."""
+        """Runs a night with this command in front of it; every host has to be complete."""
         begun = time.monotonic()
         process = self.started("run", "--all", "--json", before=before)
         stdout, stderr = process.communicate(timeout=300)
@@ -83,12 +83,12 @@ class Trials:
         return [*wrong, *(f"{name}: left: {remainder}" for remainder in left)]
 
     def files(self) -> list[str]:
-        """Few open files."""
+        """Limits open files."""
         limits = (256, 128, 64, 32)
         return [fault for limit in limits for fault in self.night(f"{limit} open files", "prlimit", f"--nofile={limit}")]
 
     def processes(self) -> list[str]:
-        """Few processes."""
+        """Limits processes."""
         faults = []
         for limit in (100, 40, 20, 10, 6):
             with cgroups.limited("pids", limit) as group:
@@ -96,7 +96,7 @@ class Trials:
         return faults
 
     def silence(self) -> list[str]:
-        """A pool, a catalogue and a source that never answer, and every command that looks."""
+        """Uses a pool, a catalogue and a source that never answer, with every command that reads them."""
         faults: list[str] = []
         source = self.nights.top / "silent"
         for name, place in (("pool", self.nights.pool), ("state", self.nights.state), ("source", source)):
@@ -122,7 +122,9 @@ class Trials:
         return faults
 
     def catalogue(self) -> list[str]:
-        """Every page of the catalogue zero, with flipped bits, and noise; each with every command and a night of one host."""
+        """Overwrites each page of the catalogue with zeros, flipped bits, and noise; each with every command and a night of one
+        host.
+        """
         good, noise, faults, tried = self.nights.state / "catalogue.sqlite", random.Random(7), list[str](), 0
         shutil.copytree(self.nights.state, self.nights.top / "intact")
         data = good.read_bytes()
@@ -157,7 +159,7 @@ class Trials:
         return data[:at] + noise.randbytes(PAGE) + data[at + PAGE :]
 
     def requests(self) -> list[str]:
-        """10,000 requests to the root service, a hundred at a time: each is answered, or refused as busy."""
+        """Sends 10,000 requests to the root service, a hundred at a time: each is answered, or refused as busy."""
         place = self.nights.state.parent / "serve.sock"
         service, answers = self.started("serve", "--socket", str(place)), Counter[str]()
         agent = RootServiceClient(place, "bench", 30)
@@ -193,9 +195,9 @@ def main() -> None:
     """Runs the trials, prints the results, and exits with the status."""
     trials = ("files", "processes", "silence", "catalogue", "requests")
     made = common.plain_parser(__doc__.splitlines()[0])
-    made.add_argument("--hosts", type=int, default=30, help="hosts of a night, all at a time")
-    made.add_argument("--pages", type=int, help="so many pages of the catalogue, instead of all")
-    made.add_argument("--only", nargs="*", choices=trials, default=trials, help="these trials alone")
+    made.add_argument("--hosts", type=int, default=30, help="hosts of a night, all at the same time")
+    made.add_argument("--pages", type=int, help="number of pages of the catalogue; default: all")
+    made.add_argument("--only", nargs="*", choices=trials, default=trials, help="only these trials")
     options = made.parse_args()
     with common.own_folder(options):
         bench = Trials(Nights(btrfs.make("2G", options="noatime")), options)

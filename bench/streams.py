@@ -61,7 +61,7 @@ class FourWays:
         place.config.write_text(text)
 
     def run(self, engine: str) -> Timed:
-        """A night of ours."""
+        """Runs a night of btrkeep."""
         self.place.settle()
         done = timed(common.ours(self.place, "run", engine, "--json"))
         (result,) = json.loads(done.stdout)
@@ -70,7 +70,7 @@ class FourWays:
         return done
 
     def shell(self) -> Timed:
-        """A night of the shell's line."""
+        """Runs a night of the shell commands."""
         new, old = self.snapshots / f"night{self.night}", self.snapshots / f"night{self.night - 1}"
         remote = shlex.join(("btrfs", "-q", "subvolume", "snapshot", "-r", str(self.tree), str(new)))
         remote += " && " + shlex.join(("btrfs", "-q", "send", *(("-p", str(old)) if self.night else ()), str(new)))
@@ -79,7 +79,7 @@ class FourWays:
         return timed(("sh", "-c", line))
 
     def _btrbk(self) -> str:
-        """btrbk's configuration, and an ssh that knows the host; returns the shell's line."""
+        """Writes btrbk's configuration, and an ssh that has the host's address; returns the shell line."""
         folder, target = self.place.disk / "btrbk", self.place.disk / "btrbk/copies"
         target.mkdir(parents=True)
         (self.place.hosts / "btrbk-snapshots").mkdir()
@@ -92,13 +92,13 @@ class FourWays:
         return f"PATH={shlex.quote(path)} btrbk -q -c {folder / 'btrbk.conf'} run && sync -f {target}"
 
     def run_btrbk(self) -> Timed:
-        """A night of btrbk."""
+        """Runs a night of btrbk."""
         assert self.btrbk
         self.place.settle()
         return timed(("sh", "-c", self.btrbk))
 
     def compare(self) -> None:
-        """Compares all copies with the files. Our own folder has a time of its own."""
+        """Compares all copies with the files. The time of our own folder itself differs."""
         for copy in (
             self.bare / f"night{self.night}",
             *sorted((self.place.disk / "btrbk/copies").glob(f"{self.tree.name}.*"))[-1:],
@@ -108,7 +108,7 @@ class FourWays:
 
 
 def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
-    """All nights."""
+    """Measures all nights."""
     work("btrfs", "-q", "subvolume", "create", place.hosts / "files")
     tree = Tree(place.hosts / "files" / "tree", options.files, options.bytes // options.files, options.per_folder, seed=2)
     ways = FourWays(place, place.hosts / "files")
@@ -147,11 +147,11 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     words = common.parser(__doc__ or "")
     words.set_defaults(transport="ssh")
     words.add_argument("--files", type=int, default=100_000)
-    words.add_argument("--bytes", type=common.size, default=common.size("400MB"), help="of all files together")
+    words.add_argument("--bytes", type=common.size, default=common.size("400MB"), help="size of all files together")
     words.add_argument("--per-folder", type=int, default=200)
     words.add_argument("--changed", type=int, default=20, help="files that change every day")
     options = words.parse_args()

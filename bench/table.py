@@ -13,7 +13,7 @@ from typing import Any
 
 
 def lines_of(result: Mapping[str, Any]) -> Iterator[str]:
-    """The table of one bench, with its title and what it was measured on."""
+    """Yields the table of one bench, with its title and the machine on which it was measured."""
     facts = result["machine"]
     yield f".. {result['bench']}; python {result['command']}"
     yield "   " + ", ".join(f"{key} {value}" for key, value in facts.items())
@@ -41,9 +41,9 @@ def _row(*cells: str) -> str:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("files", nargs="+", type=Path, help="what a bench printed with --json")
+    words.add_argument("files", nargs="+", type=Path, help="the output of a bench with --json")
     for file in words.parse_args().files:
         print("\n".join(lines_of(json.loads(file.read_text(encoding="utf-8")))) + "\n")
 

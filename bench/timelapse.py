@@ -36,7 +36,7 @@ def record(folder: Path, frames: int, tib: int) -> int:
 
 
 def measured(folder: Path, output: Path, colour: str) -> dict[str, Any]:
-    """One run of the program."""
+    """Measures one run of the program."""
     command = (
         sys.executable,
         "-m",
@@ -72,7 +72,7 @@ def main() -> None:
     """Makes the states, runs the program and prints time and memory; exit status 1: over the limit."""
     parser = plain_parser(__doc__.splitlines()[0])
     parser.add_argument("--frames", type=int, default=365, help="days")
-    parser.add_argument("--tib", type=int, default=42, help="size of the filesystem in the end")
+    parser.add_argument("--tib", type=int, default=42, help="final size of the filesystem in TiB")
     options = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory(dir=options.image_dir) as name:

@@ -59,7 +59,7 @@ class Tree:
 
 
 def forest(top: Path, hosts: int, files: int, mean: int, per_folder: int) -> Iterator[tuple[str, Tree]]:
-    """Many hosts' trees, by name."""
+    """Yields the trees of many hosts, by name."""
     for number in range(hosts):
         name = f"host{number:03}"
         yield name, Tree(top / name, files, mean, per_folder, seed=number)

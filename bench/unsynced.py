@@ -9,7 +9,7 @@ _KILL_AT = Path(__file__).resolve().parents[1] / "tests" / "beds" / "kill_at.py"
 
 
 def _nothing(self: Syncfs) -> None:
-    """Stands for Syncfs.sync."""
+    """Replaces Syncfs.sync."""
 
 
 if __name__ == "__main__":

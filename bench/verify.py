@@ -31,10 +31,10 @@ _SECRET = {"RESTIC_PASSWORD": "bench", "BORG_PASSPHRASE": "bench", "BORG_RELOCAT
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the command line."""
     made = plain_parser(__doc__.splitlines()[0] if __doc__ else "")
     made.add_argument("--files", type=int, default=30_000)
-    made.add_argument("--mib", type=int, default=1900, help="of all of them")
+    made.add_argument("--mib", type=int, default=1900, help="MiB of all files together")
     made.add_argument("--rounds", type=int, default=3)
     options = made.parse_args()
     os.environ |= _SECRET

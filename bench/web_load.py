@@ -57,24 +57,22 @@ PAGES = {
 
 @dataclass(slots=True)
 class Answers:
-    """Seconds of each answer that was right, and how many were not."""
+    """Seconds of each correct answer, and the number of wrong ones."""
 
     seconds: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
 
 def main() -> None:
-    """Makes, serves, measures, prints."""
+    """Makes the site, serves it, measures, and prints."""
     made = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     made.add_argument("--hosts", type=int, default=3000)
     made.add_argument("--backups", type=int, default=34)
     made.add_argument("--clients", type=int, default=20)
-    made.add_argument("--seconds", type=float, default=10.0, help="of load for each page")
-    made.add_argument(
-        "--alone", type=int, default=30, help="requests of each page one after the other; one more comes first, unmeasured"
-    )
+    made.add_argument("--seconds", type=float, default=10.0, help="seconds of load for each page")
+    made.add_argument("--alone", type=int, default=30, help="requests of each page, one after the other, after an unmeasured one")
     made.add_argument("--quiet", type=float, default=0.5, help="begin when fewer CPUs than this are busy; 0: do not wait")
-    made.add_argument("--patience", type=float, default=60.0, help="wait at most so many seconds for a quiet moment")
+    made.add_argument("--patience", type=float, default=60.0, help="maximum seconds to wait for a quiet moment")
     made.add_argument("--json", action="store_true", help="print JSON")
     options = made.parse_args()
     with tempfile.TemporaryDirectory(prefix="web-load-", dir=session.folder()) as folder:
@@ -85,7 +83,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """All figures."""
+    """Measures all figures."""
     say(f"making {options.hosts} hosts with {options.backups} backups")
     site = make_site.make(folder / "state", options.hosts, options.backups)
     host = site.hosts[5]
@@ -107,7 +105,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def writing(state: Path) -> Iterator[None]:
-    """A process that writes progress, as the transfers of a night do."""
+    """Starts a process that writes progress, like the transfers of a night."""
     writer = multiprocessing.get_context("spawn").Process(target=_write, args=(state,), daemon=True)
     writer.start()
     try:
@@ -126,7 +124,7 @@ def _write(state: Path) -> None:
 
 
 def one_by_one(web: Dashboard, path: str, count: int) -> dict[str, Any]:
-    """One page, one client."""
+    """Requests one page with one client."""
     answers, connection = Answers(), _connection(web)
     for _ in range(count + 1):
         _ask(connection, path, web.cookie, answers)
@@ -135,7 +133,7 @@ def one_by_one(web: Dashboard, path: str, count: int) -> dict[str, Any]:
 
 
 def load(web: Dashboard, path: str, clients: int, seconds: float) -> dict[str, Any]:
-    """One page, many clients, for some time. Requests that were on their way at its end count with their whole time."""
+    """Requests one page with many clients, for some time. Requests in progress at its end count with their whole time."""
     answers, begun, used = [Answers() for _ in range(clients)], time.perf_counter(), cpu_of(web)
     threads = [threading.Thread(target=_client, args=(web, path, begun + seconds, answer)) for answer in answers]
     for thread in threads:
@@ -187,20 +185,20 @@ def _summary(answers: Answers, seconds: Sequence[float]) -> dict[str, Any]:
 
 
 def cpu_of(web: Dashboard) -> float:
-    """Seconds of CPU that the process has used, all its threads together: a figure that a busy machine hardly changes."""
+    """Returns the CPU seconds of the process, with all its threads: a busy machine hardly changes this figure."""
     fields = Path(f"/proc/{web.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory(web: Dashboard) -> dict[str, int]:
-    """Bytes that the process has in memory now, and had at the most."""
+    """Returns the present and the peak memory of the process in bytes."""
     lines = Path(f"/proc/{web.pid}/status").read_text(encoding="utf-8").splitlines()
     values = dict(line.split(":", 1) for line in lines)
     return {"now": int(values["VmRSS"].split()[0]) << 10, "most": int(values["VmHWM"].split()[0]) << 10}
 
 
 def report(options: argparse.Namespace, measured: dict[str, Any]) -> None:
-    """JSON, or a table in milliseconds."""
+    """Prints JSON, or a table in milliseconds."""
     machine = {"kernel": platform.release(), "cpus": os.cpu_count(), "python": platform.python_version()}
     if options.json:
         command = shlex.join(sys.orig_argv[1:])

@@ -52,7 +52,7 @@ def moment() -> int:
 
 
 def wait_for_tick(since: int) -> None:
-    """Returns when later changes get later times than those before `since`, which `moment` returned."""
+    """Waits until later changes get later times than those before `since`, which `moment` returned."""
     while time.clock_gettime_ns(_MONOTONIC_COARSE) <= since and not _make_step():
         time.sleep(_LOOK)
 

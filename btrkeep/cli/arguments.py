@@ -105,7 +105,7 @@ def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str
 
 
 def show_times_of_pool_on(filesystem: str) -> None:
-    """Returns the zone of the pool on the btrfs with that UUID, for showing times; UTC if no pool or several are configured."""
+    """Makes times be shown in the zone of the pool on the btrfs with that UUID; in UTC if no pool or several are configured."""
     files = sorted(_FOLDER.glob("[!.]*.toml"))
     if not files:
         return

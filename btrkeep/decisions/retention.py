@@ -215,7 +215,7 @@ def _counts(backup: Candidate, end: datetime) -> bool:
 def _kept(
     backups: Sequence[Candidate], policy: Retention, zone: ZoneInfo, now: datetime, reasons: Sequence[Sequence[Reason]]
 ) -> Iterator[tuple[int, Reason]]:
-    """Returns index and reason of everything that is kept. `reasons`: those found so far.
+    """Yields index and reason of each kept backup. `reasons`: the reasons found so far.
 
     A time in the future, from a wrong clock, is not used for any period: the decisions about the others are the same with and
     without it.
@@ -266,7 +266,7 @@ def _periods(day: int) -> tuple[int, ...]:
 
 @lru_cache(1024)
 def _numbered(code: str, limit: int, most: int, state: str = "") -> tuple[Reason, ...]:
-    """Yields the first of `limit`, the second of `limit`, ...: at most `most` of them."""
+    """Returns the first of `limit`, the second of `limit`, ...: at most `most` reasons."""
     return tuple(Reason(code, number, limit, state) for number in range(1, min(limit, most) + 1))
 
 
@@ -303,7 +303,7 @@ class _Group(NamedTuple):
 
 
 def _not_yet_replaced(backups: Sequence[Candidate], unfinished: Sequence[int], complete: Sequence[int]) -> dict[_Group, list[int]]:
-    """Yields suspect and failed ones with too few newer complete ones: all that there may be on their days."""
+    """Groups the suspect and failed backups with too few newer complete ones: they may be the only backups of their days."""
     groups: dict[_Group, list[int]] = {}
     for place in unfinished:
         newer = len(complete) - bisect_left(complete, place)

@@ -251,7 +251,7 @@ def growth(days: Sequence[float], values: Sequence[int]) -> Growth:
 
 
 def _paces(days: Sequence[float], values: Sequence[int]) -> list[float]:
-    """Yields the slopes of parts of a sixth of the history, or of LEAST_DAYS; each starts a quarter of its length after the one
+    """Returns the slopes of parts of a sixth of the history, or of LEAST_DAYS; each starts a quarter of its length after the one
     before.
     """
     length = max((days[-1] - days[0]) / _STRETCHES, LEAST_DAYS - 1.5)

@@ -340,6 +340,6 @@ class GroupCancellation(Cancellation, Generic[Reason]):
             self.group.signal(signal.SIGKILL)
 
     async def wait(self, seconds: float) -> None:
-        """Returns after that time, or when cancelled."""
+        """Waits for that time, or until cancelled."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._event.wait(), seconds)

@@ -91,7 +91,7 @@ def gaps(fd: int, vaddr: Array, length: Array, *, buffer_size: int = BUFFER_SIZE
 
 
 def _between(begin: Array, end: Array, reached: Array) -> tuple[Array, Array]:
-    """Yields the gaps before each `begin` that no earlier extent covers. `reached`: the end of the earlier ones."""
+    """Returns the gaps before each `begin` that no earlier extent covers. `reached`: the end of the earlier ones."""
     order = np.lexsort((end, begin))
     begin, end = begin[order], end[order]
     covered = np.maximum.accumulate(np.concatenate(([reached], end[:-1])))
