@@ -15,6 +15,8 @@ ALLOCATORS = ("ssd", "nossd", "ssd_spread")
 IN_PLACE = ("always", "large", "never")
 SNAPSHOTS = ("off", "auto", "required")
 ENGINES = ("rsync", "send")
+HISTORY_PERIODS = ("daily", "weekly", "monthly", "yearly")
+"""The rules of `keep_on_host`; btrkeep-source has the same."""
 CURVES = ("hilbert", "linear", "snake")
 SORTS = ("physical", "virtual")
 COLOURS = {

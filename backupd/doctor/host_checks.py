@@ -134,16 +134,24 @@ async def _snapshots(config: Config, host: HostConfig, connection: SharedConnect
 
 
 async def _streams(config: Config, host: HostConfig, connection: SharedConnection) -> list[Finding]:
-    """Returns the source paths of a host with `engine = "send"` that it cannot send, and why."""
+    """Returns the source paths of a host with `engine = "send"` that it cannot send, and why; and what `keep_on_host` comes to."""
     try:
-        paths = await check_streams(host, config.ssh, await connection.socket(Cancellation()))
+        paths, history = await check_streams(host, config.ssh, await connection.socket(Cancellation()))
     except (NoSnapshots, NotConnected) as error:
         message, hint = (
             (error.message, error.hint) if isinstance(error, NoSnapshots) else ("the host could not be reached again", "")
         )
         return [Finding("host", "error", f"the host sends no streams: {message}", hint, subject=host.name)]
     hint = f'make it a subvolume, or set engine = "rsync" ({page("sources")})'
-    return [Finding("host", "error", printable(reason), hint, subject=host.name) for reason in paths.values()]
+    findings = [Finding("host", "error", printable(reason), hint, subject=host.name) for reason in paths.values()]
+    if host.keep_on_host and not history:
+        text = f"the host keeps no local history (keep_on_host = {host.keep_on_host})"
+        hint = f"write history = 20 in [snapshots] of /etc/btrkeep-source.conf on the host ({page('sources')})"
+        return [*findings, Finding("host", "warning", text, hint, subject=host.name)]
+    if host.keep_on_host:
+        text = f"keeps {host.keep_on_host} as local history, at most {counted(history, 'snapshot')} of each path"
+        findings.append(Finding("host", NOTE, text, subject=host.name))
+    return findings
 
 
 async def _mounts(config: Config, host: HostConfig, confined: bool, connection: SharedConnection) -> list[Finding]:

@@ -42,6 +42,7 @@ _FORMAT = 1
 _LARGEST, _MOST_ERRORS = 1 << 20, 1 << 14  # bytes of an answer, and of the program's errors
 _MOST_PATHS, _MOST_FILESYSTEMS = 10_000, 4000
 _SESSION = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
+_MOST_HISTORY = 999
 _CHECK_SECONDS = 60.0
 _NOT_CONNECTED, _NOT_FOUND = 255, 127
 INVALID = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -131,14 +132,16 @@ async def check_source(
         raise invalid_answer("check") from None
 
 
-async def check_streams(host: HostConfig, ssh: SshSettings, control: Path | None) -> dict[str, str]:
-    """Returns the source paths that the host cannot send as a stream, each with the reason. Changes nothing on the host. Raises
-    NoSnapshots and NotConnected.
+async def check_streams(host: HostConfig, ssh: SshSettings, control: Path | None) -> tuple[dict[str, str], int]:
+    """Returns the source paths that the host cannot send as a stream, each with the reason; and how many snapshots it may keep as
+    local history. Changes nothing on the host. Raises NoSnapshots and NotConnected.
     """
     answer = await ask_source(host, ssh, control, ("check", "--", *host.paths), RunCancellation(), _CHECK_SECONDS)
     try:
-        reasons = {str(path): reason for path, reason in list_of(parsed_answer(answer), "streams", _MOST_PATHS)}
-        return {path: limited_text(reasons[path]) for path in host.paths if reasons[path] is not None}
+        fields = parsed_answer(answer)
+        reasons = {str(path): reason for path, reason in list_of(fields, "streams", _MOST_PATHS)}
+        history = max(0, min(int(fields.get("history", 0)), _MOST_HISTORY))
+        return {path: limited_text(reasons[path]) for path in host.paths if reasons[path] is not None}, history
     except INVALID:
         raise invalid_answer("check") from None
 

@@ -432,6 +432,10 @@ def _warnings(stream: HostStream, done: AppliedStream) -> list[str]:
         more = ", ..." if stream.left_out_count > _NAMED else ""
         subvolumes = counted(stream.left_out_count, "nested subvolume")
         warnings.append(f"{stream.path}: the stream leaves out {subvolumes}: {names}{more}")
+    if stream.not_kept:
+        snapshots = counted(stream.not_kept, "snapshot")
+        allows = "raise history in [snapshots] of /etc/btrkeep-source.conf on the host"
+        warnings.append(f"{stream.path}: the host keeps {snapshots} fewer than keep_on_host asks for: {allows}")
     if done.not_kept:
         attributes = counted(done.not_kept, "attribute")
         warnings.append(f"{stream.path}: {attributes} could not be stored as on the host (such as {'; '.join(done.samples)})")

@@ -11,9 +11,10 @@ A server asks with SSH_ORIGINAL_COMMAND:
     which the snapshots are in the places of the filesystems. Without a session, `rsync --server --sender ...` reads the live files.
 `btrkeep-source end SESSION` removes the snapshots; so do the next `begin` of this server, and a timer.
 `btrkeep-source check [--] [PATH...]` reports what `begin` would do.
-`btrkeep-source send-begin --for KEEPER [--have ID]... [--send [--plain]] -- PATH...` runs the dumps, then takes a read-only
-    snapshot of each subvolume for a stream, which stays for the next one. Of those of this KEEPER (whose backups; 8 hexadecimal
-    digits), only the first one of the --have is kept beside it: the parent. --send: the only path's stream follows.
+`btrkeep-source send-begin --for KEEPER [--have ID]... [--keep RULES] [--send [--plain]] -- PATH...` runs the dumps, then takes a
+    read-only snapshot of each subvolume for a stream, which stays for the next one. Of those of this KEEPER (whose backups; 8
+    hexadecimal digits), only the first one of the --have is kept beside it, the parent, and what --keep asks for and `history` in
+    the configuration allows, such as daily=7,weekly=4. --send: the only path's stream follows.
 `btrkeep-source send [--plain] [--parent ID] ID PATH` writes the stream of such a snapshot (`btrfs send`). --plain: uncompressed.
 
 A host that the server cannot reach starts its own backup: `btrkeep-source call SERVER` (docs/decisions/0095-hosts-that-call.rst).
@@ -107,6 +108,7 @@ class SourceConfig:
         self.allow = ["/"]
         self.methods = ["btrfs", "lvm", "zfs"]
         self.most = 2
+        self.history = 0
         self.oldest = 86400
         self.lvm_size = "10%"
         self.may_be_live = ["/boot", "/boot/*", "/efi"]
@@ -159,6 +161,10 @@ def _section(config: SourceConfig, section: str, keys: Dict[str, str]) -> None:
         if not re.fullmatch(r"[1-9]\d{0,3}", most):
             raise ValueError(f"most is a number, not {most}")
         config.most = int(most)
+        history = keys.pop("history", str(config.history))
+        if not re.fullmatch(r"\d{1,3}", history):
+            raise ValueError(f"history is a number up to 999, not {history}")
+        config.history = int(history)
         config.oldest = _seconds(keys.pop("oldest", "1d"))
         config.lvm_size = keys.pop("lvm_size", config.lvm_size)
         if not re.fullmatch(r"\d+(%|[KMGTkmgt])", config.lvm_size):
@@ -1539,13 +1545,16 @@ def _place(full: str, root: str, path: str, folders: List[Tuple[str, os.stat_res
 # --- streams --------------------------------------------------------------------------------------------------------------------
 # A server with `engine = "send"` gets what changed in a subvolume since a snapshot that it also has. These snapshots are in the
 # hidden folder at the top of their subvolume, as SERVER=KEEPER=TIME-HEX. They stay there for the next stream: at most two of each
-# keeper. A keeper is one host entry of one pool, so that two of them with the same --server do not remove each other's.
+# keeper, and its history. A keeper is one host entry of one pool, so that two of them with the same --server do not remove each
+# other's.
 KEPT = re.compile(r"(?P<server>[A-Za-z0-9][A-Za-z0-9._-]{0,49})=(?P<keeper>[0-9a-f]{8})=(?P<time>\d{8}T\d{6}Z)-[0-9a-f]{6}")
 KEEPER = re.compile(r"[0-9a-f]{8}")
 MOST_KEEPERS = 4  # of one server, for one subvolume
 IDENTITY = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d{1,20}:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 OLDEST_KEPT = 30 * 86400  # seconds: of a path that is no longer backed up
 MOST_NAMED = 100  # nested subvolumes in an answer
+PERIODS = {"daily": "%Y-%m-%d", "weekly": "%G-%V", "monthly": "%Y-%m", "yearly": "%Y"}  # of a history, in this host's time zone
+RULES = re.compile(r"(daily|weekly|monthly|yearly)=\d{1,6}(,(daily|weekly|monthly|yearly)=\d{1,6}){0,3}")
 SEND_VERSION, SEND_COMPRESSED = 8, 16  # linux/btrfs.h
 SEND_ARGUMENTS = struct.Struct("=qQQQQI28x")  # descriptor, number of clone sources, their address, parent's tree, flags, version
 F_SETPIPE_SZ = 1031  # linux/fcntl.h
@@ -1631,6 +1640,10 @@ def keeper_of(name: str) -> str:
     return name.split("=")[1]
 
 
+def time_of(name: str) -> str:
+    return name.split("=")[2].partition("-")[0]
+
+
 def require_different(paths: Sequence[str]) -> None:
     """Refuses two paths of one subvolume, as bind mounts give them: each would delete the other's snapshot."""
     by_device: Dict[int, str] = {}
@@ -1642,35 +1655,58 @@ def require_different(paths: Sequence[str]) -> None:
             )
 
 
-def keep_snapshot(path: str, server: str, keeper: str, have: Sequence[str]) -> Dict[str, Any]:
-    """Takes the snapshot of a subvolume for a stream, and removes those of this keeper that are no parent; returns the answer about
-    the path.
+def history_of(names: Sequence[str], rules: str) -> Set[str]:
+    """Returns the snapshots that the rules keep: of each of the newest days (weeks, ...) with one, the first.
 
-    `have`: the identities that the server has, the best first.
+    Nothing is counted from now, so a wrong clock and a host that is no longer backed up lose none.
     """
+    times = sorted((_time_in(time_of(name)), name) for name in names)
+    history: Set[str] = set()
+    for rule in rules.split(",") if rules else ():
+        period, _, count = rule.partition("=")
+        first: Dict[str, str] = {}
+        for when, name in times:
+            if when < float("inf"):
+                first.setdefault(time.strftime(PERIODS[period], time.localtime(when)), name)
+        newest_first = list(reversed(list(first.values())))
+        history.update(newest_first[: int(count)])
+    return history
+
+
+def keep_snapshot(path: str, server: str, asked: "StreamWords", most: int) -> Dict[str, Any]:
+    """Takes the snapshot of a subvolume for a stream, and removes those of this keeper that are neither the parent nor history;
+    returns the answer about the path.
+
+    Of the history, `most` snapshots stay, the newest.
+    """
+    keeper = asked.keeper
     with opened(path) as top:
         nested = [name for name in nested_subvolumes(top) if not set(NEVER) & set(name.split("/"))]
         kept = kept_snapshots(top, server)
         names = {info.identity: name for name, info in kept.items()}
-        parent = next((each for each in have if each in names), None)
+        parent = next((each for each in asked.identities if each in names), None)
         if len({keeper, *map(keeper_of, kept)}) > MOST_KEEPERS:
             raise RefusedRequest(
                 f"{one_line(path)} already has snapshots for {MOST_KEEPERS} other backups of {server}; delete those in "
                 f"{one_line(os.path.join(path, HIDDEN))} that no server needs: btrfs subvolume delete"
             )
-        others = [name for name in kept if keeper_of(name) == keeper and (parent is None or name != names[parent])]
-        for name in others:
-            with contextlib.suppress(OSError):  # a stream of it is still being read
-                remove_btrfs({"folder": path, "name": name})
-        if len(set(kept_snapshots(top, server)) & set(others)) > 0:
-            raise RefusedRequest(f"another stream of {path} is still being sent to {server}; wait for its end")
         taken = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         name = "{}={}={}-{}".format(server, keeper, taken, os.urandom(3).hex())
+        own = [each for each in kept if keeper_of(each) == keeper]
+        history = sorted(history_of([*own, name], asked.rules) - {name, names[parent] if parent else ""}, reverse=True)
+        others = set(own) - set(history[:most]) - {names[parent] if parent else ""}
+        for each in others:
+            with contextlib.suppress(OSError):  # a stream of it is still being read
+                remove_btrfs({"folder": path, "name": each})
+        if len(set(kept_snapshots(top, server)) & others) > 0:
+            raise RefusedRequest(f"another stream of {path} is still being sent to {server}; wait for its end")
         take_btrfs({"folder": path, "of": path, "name": name})
         info = kept_snapshots(top, server)[name]
     answer = {"path": as_text(path), "id": info.identity, "parent": parent, "taken": moment()}
     left_out = [as_text(name) for name in sorted(nested)[:MOST_NAMED]]
-    return dict(answer, left_out=left_out, left_out_count=len(nested), above=folders_above(path))
+    nested_words = {"left_out": left_out, "left_out_count": len(nested)}
+    counts = {"history": len(history[:most]), "not_kept": len(history[most:])}
+    return dict(answer, above=folders_above(path), **counts, **nested_words)
 
 
 def folders_above(path: str) -> List[List[Any]]:
@@ -1683,8 +1719,8 @@ def folders_above(path: str) -> List[List[Any]]:
 
 
 def remove_old_kept(mounts: Iterable[MountEntry], server: Optional[str], keeper: str = "", paths: Sequence[str] = ()) -> None:
-    """Removes kept snapshots, of that server or of all, of paths that were not backed up for long; except those of a keeper in
-    these paths."""
+    """Removes kept snapshots, of that server or of all, of paths that a keeper has not backed up for long; except those of this
+    keeper in these paths."""
     for mount in mounts:
         if mount.kind != "btrfs" or mount.read_only:
             continue
@@ -1698,11 +1734,13 @@ def remove_old_kept(mounts: Iterable[MountEntry], server: Optional[str], keeper:
 
 
 def _remove_old_kept_of(folder: str, server: Optional[str], keeper: str) -> None:
-    for name in snapshots_in(folder):
-        match = KEPT.fullmatch(name)
-        if not match or server not in (None, match.group("server")) or keeper == match.group("keeper"):
-            continue
-        if time.time() - _time_in(match.group("time")) > OLDEST_KEPT:
+    names = sorted(filter(KEPT.fullmatch, snapshots_in(folder)))
+    newest: Dict[str, float] = {}
+    for name in names:
+        newest[name.rpartition("=")[0]] = _time_in(time_of(name))
+    for name in names:
+        is_asked = server in (None, name.split("=")[0]) and keeper_of(name) != keeper
+        if is_asked and time.time() - newest[name.rpartition("=")[0]] > OLDEST_KEPT:
             remove_btrfs({"folder": folder, "name": name})
 
 
@@ -1772,13 +1810,15 @@ class StreamWords(NamedTuple):
     identities: List[str]
     """After --have or --parent."""
     keeper: str
+    rules: str
+    """After --keep, or ""."""
     options: Set[str]
     """Those without a value."""
     rest: List[str]
 
 
 def stream_words(words: Sequence[str]) -> StreamWords:
-    identities, keeper, options, rest = [], "", set(), list(words)
+    identities, keeper, rules, options, rest = [], "", "", set(), list(words)
     while rest and rest[0].startswith("--"):
         option = rest.pop(0)
         if option == "--":
@@ -1789,9 +1829,11 @@ def stream_words(words: Sequence[str]) -> StreamWords:
             identities.append(rest.pop(0))
         elif option == "--for" and rest and KEEPER.fullmatch(rest[0]):
             keeper = rest.pop(0)
+        elif option == "--keep" and rest and RULES.fullmatch(rest[0]):
+            rules = rest.pop(0)
         else:
             raise RefusedRequest(f"{one_line(option)} is not an option of this request")
-    return StreamWords(identities, keeper, options, rest)
+    return StreamWords(identities, keeper, rules, options, rest)
 
 
 # --- requests -------------------------------------------------------------------------------------------------------------------
@@ -1904,7 +1946,7 @@ class Host:
         self.sessions.prepare()
         with self.sessions.locked():
             remove_old_kept(read_mounts(), self.server, asked.keeper, paths)
-            answers = [keep_snapshot(path, self.server, asked.keeper, asked.identities) for path in paths]
+            answers = [keep_snapshot(path, self.server, asked, self.config.history) for path in paths]
         answer = {"format": FORMAT, "stream": stream_version(), "paths": answers, "dumps": dumps}
         if "--send" in asked.options:
             print(json.dumps(answer), flush=True)
@@ -1914,12 +1956,13 @@ class Host:
 
     def send(self, words: Sequence[str]) -> None:
         """Writes a stream, and ends this program."""
-        parents, _, options, rest = stream_words(words)
+        asked = stream_words(words)
+        parents, rest = asked.identities, asked.rest
         if len(rest) != 2 or not IDENTITY.fullmatch(rest[0]) or len(parents) > 1:
             raise RefusedRequest("send needs the identity of a snapshot and its path")
         (path,) = self.paths(rest[1:])
         self._require_streams([path])
-        write_stream(path, self.server, rest[0], parents[0] if parents else None, "--plain" in options)
+        write_stream(path, self.server, rest[0], parents[0] if parents else None, "--plain" in asked.options)
         sys.exit(0)
 
     def _require_streams(self, paths: Sequence[str]) -> None:
@@ -1967,6 +2010,7 @@ class Host:
             "server": self.server,
             "paths": [consistency(plan, mounts, path) for path in paths],
             "streams": [[as_text(path), self._why_not_sent(path)] for path in paths],
+            "history": self.config.history,
             "dumps": dumps,
             "restore": [as_text(path) for path in self.config.restore_allow],
             "rsync": shutil.which("rsync"),

@@ -80,6 +80,8 @@ class HostStream:
     """Number of all of them."""
     above: tuple[FolderAbove, ...] = ()
     """The folders above the path, outer ones first."""
+    not_kept: int = 0
+    """Number of snapshots that `keep_on_host` asks for and the host's administrator does not allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ async def begin_streams(
 
     Raises NoSnapshots, and NotConnected if ssh could not connect.
     """
-    words = (_REQUEST, *_begin_words(host, keeper, have))
+    words = (_REQUEST, *begin_words(host, keeper, have))
     return parse_streams(await ask_source(host, ssh, control, words, cancellation, seconds), host.paths, have)
 
 
@@ -137,7 +139,7 @@ async def begin_stream(
     OSError.
     """
     options = ("--send", *(("--plain",) if plain else ()))
-    line = shlex.join((PROGRAM, _REQUEST, *options, *_begin_words(host, keeper, have)))
+    line = shlex.join((PROGRAM, _REQUEST, *options, *begin_words(host, keeper, have)))
     begun = time.monotonic()
     remote = RemoteStream(relay_command(buckets, host_command(host, ssh, None, (line,))))
     try:
@@ -156,8 +158,10 @@ async def begin_stream(
     raise invalid_answer(_REQUEST)
 
 
-def _begin_words(host: HostConfig, keeper: str, have: Sequence[str]) -> tuple[str, ...]:
-    return ("--for", keeper, *(word for identity in have for word in ("--have", identity)), "--", *host.paths)
+def begin_words(host: HostConfig, keeper: str, have: Sequence[str]) -> tuple[str, ...]:
+    """Returns the end of the request for snapshots."""
+    keep = ("--keep", host.keep_on_host) if host.keep_on_host else ()
+    return ("--for", keeper, *keep, *(word for identity in have for word in ("--have", identity)), "--", *host.paths)
 
 
 def parse_streams(answer: bytes, paths: Sequence[str], have: Sequence[str]) -> StreamSession:
@@ -175,11 +179,12 @@ def _stream(entry: Mapping[str, Any], have: Sequence[str]) -> HostStream:
     identity, parent, path, count = entry["id"], entry["parent"], entry["path"], entry["left_out_count"]
     if not _IDENTITY.fullmatch(identity) or (parent is not None and parent not in have):
         raise ValueError("not a snapshot")
-    if not isinstance(path, str) or type(count) is not int or not 0 <= count < 1 << 32:
+    not_kept = entry.get("not_kept", 0)
+    if not isinstance(path, str) or any(type(number) is not int or not 0 <= number < 1 << 32 for number in (count, not_kept)):
         raise ValueError("not a path or not a number")
     left_out = tuple(limited_text(name) for name in list_of(entry, "left_out", _MOST_NAMED))
     above = tuple(_folder(each, path) for each in list_of(entry, "above", _MOST_ABOVE))
-    return HostStream(path, identity, parent, parse_time(entry["taken"]), left_out, count, above)
+    return HostStream(path, identity, parent, parse_time(entry["taken"]), left_out, count, above, not_kept)
 
 
 def _folder(entry: Any, below_it: str) -> FolderAbove:

@@ -182,7 +182,7 @@ def _hosts(
         values["self_excluded"] = () if "address" in table.given else _this_machine(name, table, values, kept, problems)
         _report_empty_values(name, table.file, values, problems)
         _check_snapshots(name, table.file, values, "address" in table.given, problems)
-        _check_engine(name, table.file, values, "address" in table.given, problems)
+        _check_engine(name, table.file, values, "address" in table.given, table.values.get("keep_on_host"), problems)
         if values.get("calls") and "address" not in table.given:
             where = f"{dotted(HOST, name, 'calls')} = true"
             problems.add(table.file, where, "the host has no address: this machine does not call itself", (HOST, name, "calls"))
@@ -309,9 +309,17 @@ def _check_snapshots(name: str, file: Path, values: Mapping[str, Any], has_addre
         problems.add(file, where, "rsync_path is set, but btrkeep-source starts rsync then: remove rsync_path", path)
 
 
-def _check_engine(name: str, file: Path, values: Mapping[str, Any], has_address: bool, problems: Problems) -> None:
-    """Adds a problem if the host cannot be backed up by streams: it is this machine, or something would be excluded."""
+def _check_engine(
+    name: str, file: Path, values: Mapping[str, Any], has_address: bool, own_keep: str | None, problems: Problems
+) -> None:
+    """Adds a problem if the host cannot be backed up by streams: it is this machine, or something would be excluded.
+
+    `own_keep`: the host's own `keep_on_host`.
+    """
     if values.get("engine", "rsync") != "send":
+        if own_keep is not None:
+            reason = 'has no effect: only engine = "send" keeps snapshots on the host'
+            problems.say(file, dotted(HOST, name, "keep_on_host"), reason)
         return
     where, path = f"{dotted(HOST, name, 'engine')} = {show(values['engine'])}", (HOST, name, "engine")
     own = [pattern for pattern in values["exclude"] if pattern not in DEFAULTS["exclude"]]

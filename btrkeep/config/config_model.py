@@ -132,6 +132,10 @@ class HostConfig:
         "How the files come here. send: the host's btrfs sends what changed since the previous backup, by ``btrkeep-source``: see "
         ":doc:`sources`. Each source path must be a subvolume there. Needs ``address``, and excludes ``rsync_path`` and "
         "``exclude``.")
+    keep_on_host: str | None = entry(EVERY_HOST, kinds.HISTORY, None, '"daily=7, weekly=4"',
+        'With ``engine = "send"``: which of the snapshots that were sent stay on the host as local history, in addition to those '
+        "that the next stream needs. Of each of the newest days, weeks, months or years with one, the first is kept. The host's "
+        'administrator allows it with ``history``: see :doc:`sources`. Without it, or with ``"none"``: no others.')
     ssh_options: tuple[str, ...] = filled_by(settings.SSH_OPTIONS)
     before: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["/usr/local/bin/dump-databases", "{address}"]',
         "A command, run on this machine without a shell before the host's transfers; ``{host}`` and ``{address}`` are replaced "

@@ -252,6 +252,21 @@ def _loads(value: Any) -> dict[str, str]:
     return loads
 
 
+def _history(value: Any) -> str | None:
+    """Parses "daily=7, weekly=4" into the form in which a host gets it."""
+    if _text(value).strip() == "none":
+        return None
+    counts = dict[str, int]()
+    for part in value.split(","):
+        name, _, number = (piece.strip() for piece in part.partition("="))
+        if name not in choices.HISTORY_PERIODS:
+            raise InvalidValue(f"there is no rule {show(name)}{nearest(name, choices.HISTORY_PERIODS)}")
+        if name in counts or not number.isascii() or not number.isdigit() or not 0 < int(number) <= _MOST_PERIODS:
+            raise InvalidValue
+        counts[name] = int(number)
+    return ",".join(f"{name}={counts[name]}" for name in choices.HISTORY_PERIODS if name in counts)
+
+
 def _ip(text: str) -> str:
     return str(ip_address(text))
 
@@ -337,6 +352,7 @@ COUNT_LIMIT = ValueKind("whole number", 'a whole number from 1, such as 1000000,
 DURATION = ValueKind("duration", 'a duration such as "30m", "6h", "1d" or "2w"', _duration)
 EVENTS = ValueKind("list of events", 'a list of events such as ["failure", "suspect"]', _events)
 FLAG = ValueKind("true or false", "true or false, without quotes", _flag, ("true", "false"))
+HISTORY = ValueKind("rules", 'rules such as "daily=7, weekly=4" (daily, weekly, monthly, yearly), or "none"', _history)
 LISTEN = ValueKind("address and port", 'an address and a port such as "127.0.0.1:8765" or "[::1]:8765"', _text_as(parse_listen))
 LOADS = ValueKind(
     "list of dumps and commands",

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import shlex
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +13,7 @@ import pytest
 from backupd.rsync.process import RunCancellation
 from backupd.rsync.snapshot_session import NoSnapshots
 from backupd.streams.applying import RemoteStream
-from backupd.streams.host_stream import FolderAbove, StreamSession, parse_streams, stream_command
+from backupd.streams.host_stream import FolderAbove, StreamSession, begin_words, parse_streams, stream_command
 from btrkeep.config import HostConfig, SshSettings
 
 ONE, TWO = f"{UUID(int=1)}:7:{UUID(int=3)}", f"{UUID(int=2)}:9:{UUID(int=2)}"
@@ -60,6 +62,8 @@ def test_an_answer_has_the_snapshot_its_parent_and_the_folders_above() -> None:
         {"left_out_count": -1},
         {"left_out_count": 1 << 40},
         {"left_out_count": True},
+        {"not_kept": "1"},
+        {"not_kept": -1},
         {"above": [["/etc", 0o755, 1, 2, 3]]},
         {"above": [["/srv/www", 0o755, 1, 2, 3]]},
         {"above": [["/srv/../etc", 0o755, 1, 2, 3]]},
@@ -78,6 +82,8 @@ def test_an_answer_of_another_form_is_refused(changes: dict[str, Any]) -> None:
 def test_the_command_is_one_quoted_line_for_the_hosts_shell() -> None:
     host, ssh = HostConfig("web1", address="root@web1", paths=("/srv/www",)), SshSettings()
     stream = parse(answer()).streams["/srv/www"]
+    keep = replace(host, keep_on_host="daily=7,weekly=4")
+    assert shlex.join(begin_words(keep, "0123abcd", (ONE,))) == f"--for 0123abcd --keep daily=7,weekly=4 --have {ONE} -- /srv/www"
     words = stream_command(host, ssh, None, (), stream, plain=True)
     assert words[-1] == f"btrkeep-source send --plain --parent {ONE} -- {TWO} /srv/www"
     assert words[-4:-1] == ("root", "--", "web1")

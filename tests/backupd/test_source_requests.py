@@ -209,6 +209,7 @@ def test_without_a_configuration_all_may_be_read_and_nothing_restored(tmp_path: 
         ("[snapshots]\nmethods = lvm2\n", "methods"),
         ("[snapshots]\nmost = two\n", "two"),
         ("[snapshots]\noldest = 1 day\n", "1 day"),
+        ("[snapshots]\nhistory = all\n", "history"),
         ("[snapshots]\nlvm_size = --help\n", "lvm_size"),
         ("[dump ../x]\ncommand = x\n", "../x"),
         ("[dump x]\n", "command"),

@@ -31,13 +31,14 @@ def tree(btrfs_mount: Path) -> Path:
 
 
 def begin(
-    host: SourceHost, *paths: Path, have: tuple[str, ...] = (), server: str = "office", keeper: str = KEEPER
+    host: SourceHost, *paths: Path, have: tuple[str, ...] = (), server: str = "office", keeper: str = KEEPER, keep: str = ""
 ) -> list[dict[str, Any]]:
     words = [
         "btrkeep-source",
         "send-begin",
         "--for",
         keeper,
+        *(("--keep", keep) if keep else ()),
         *(word for each in have for word in ("--have", each)),
         "--",
         *map(str, paths),
@@ -108,6 +109,39 @@ def test_at_most_two_snapshots_of_a_server_stay(host: SourceHost, tree: Path) ->
     assert len(kept(tree)) == 1
 
 
+def earlier(tree: Path, *days: str) -> None:
+    """Makes snapshots as earlier nights have left them."""
+    for day in days:
+        work("btrfs", "-q", "subvolume", "snapshot", "-r", tree, tree / HIDDEN / f"office={KEEPER}={day}-000001")
+
+
+def test_a_local_history_stays_by_the_servers_rules_within_the_hosts_limit(host: SourceHost, tree: Path) -> None:
+    days = ("20261001T120000Z", "20261002T120000Z", "20261002T180000Z", "20261003T120000Z", "20261004T120000Z")
+    host.config.write_text("[snapshots]\nhistory = 9\n")
+    (first,) = begin(host, tree)
+    earlier(tree, *days)
+    (second,) = begin(host, tree, have=(first["id"],), keep="daily=4")  # today, and the three newest of those days
+    assert (second["parent"], second["history"], second["not_kept"]) == (first["id"], 3, 0)
+    assert [name.split("=")[2][:16] for name in kept(tree)][:3] == [days[1], days[3], days[4]]
+    host.config.write_text("[snapshots]\nhistory = 1\n")
+    (third,) = begin(host, tree, have=(second["id"],), keep="daily=4,yearly=1")
+    assert (third["parent"], third["history"], third["not_kept"]) == (second["id"], 1, 3)
+    assert len(kept(tree)) == 3
+    host.config.write_text("")
+    (fourth,) = begin(host, tree, have=(third["id"],), keep="daily=4")
+    assert (fourth["history"], len(kept(tree))) == (0, 2)
+
+
+def test_a_local_history_older_than_30_days_stays_while_the_path_is_backed_up(host: SourceHost, tree: Path) -> None:
+    host.config.write_text("[snapshots]\nhistory = 9\n")
+    begin(host, tree)
+    earlier(tree, "20200101T120000Z")
+    begin(host, tree, keep="yearly=3", keeper=KEEPER)
+    begin(host, tree, keeper="00000002")
+    work(*host.words(), "clean")
+    assert f"office={KEEPER}=20200101T120000Z-000001" in kept(tree)
+
+
 def test_two_servers_have_their_own_snapshots(host: SourceHost, tree: Path) -> None:
     (office,) = begin(host, tree)
     (home,) = begin(host, tree, server="home", have=(office["id"],))
@@ -164,6 +198,9 @@ def test_only_allowed_paths_and_known_words_are_sent(host: SourceHost, btrfs_mou
         f"send-begin --for ../x -- {tree}",
         f"send-begin --for 0123abcd --have x -- {tree}",
         f"send-begin --other -- {tree}",
+        f"send-begin --for 0123abcd --keep 5 -- {tree}",
+        f"send-begin --for 0123abcd --keep daily=1,hourly=5 -- {tree}",
+        f"send-begin --for 0123abcd --keep daily=$(id) -- {tree}",
         f"send-begin --for 0123abcd -- {tree}/../srv",
         "send",
         f"send -- {own}",
@@ -185,7 +222,8 @@ def test_the_snapshots_of_a_path_that_is_no_longer_backed_up_are_removed(host: S
     """After 30 days, by `clean`; also those of a subvolume that is not mounted by itself."""
     begin(host, btrfs_mount, tree)
     for top in (btrfs_mount, tree):
-        work("btrfs", "-q", "subvolume", "snapshot", "-r", top, top / HIDDEN / "office=0123abcd=20200101T000000Z-000001")
+        for time in ("20200101", "20200201"):
+            work("btrfs", "-q", "subvolume", "snapshot", "-r", top, top / HIDDEN / f"office=99999999={time}T000000Z-000001")
     work(*host.words(), "clean")
     assert [len(kept(top)) for top in (btrfs_mount, tree)] == [1, 1]
     assert not [name for top in (btrfs_mount, tree) for name in kept(top) if "=2020" in name]

@@ -399,6 +399,24 @@ def test_two_entries_with_one_path_keep_their_own_snapshots(web1: Web1) -> None:
     assert len(web1.kept()) == 4
 
 
+def test_a_local_history_on_the_host_is_as_configured_and_as_its_administrator_allows(web1: Web1) -> None:
+    web1.configure(keep_on_host="daily=2")
+    done = web1.nights.backupd("check", "--connect", check=False)
+    assert "write history = 20 in [snapshots]" in " ".join(done.stdout.split())
+    web1.program.config.write_text("[snapshots]\nhistory = 3\n")
+    done = web1.nights.backupd("check", "--connect", check=False)
+    assert "daily=2 as local history, at most 3 snapshots" in " ".join(done.stdout.split())
+    for number in range(4):  # of one day: the first, and the two that the next stream needs
+        (web1.srv / "www/page").write_text(f"night {number}")
+        assert web1.run()["warnings"] == []
+        assert web1.differences() == []
+        assert number == 0 or web1.path()["numbers"]["received"] < 10_000
+    assert [(path / "www/page").read_text() for path in web1.kept()] == ["night 0", "night 2", "night 3"]
+    web1.program.config.write_text("")
+    assert "1 snapshot fewer than keep_on_host asks for" in web1.run()["warnings"][0]
+    assert len(web1.kept()) == 2
+
+
 def test_check_names_a_path_that_cannot_be_sent(web1: Web1) -> None:
     done = web1.nights.backupd("check", "--connect", check=False)
     assert "is not a writable subvolume" not in done.stdout

@@ -1,10 +1,13 @@
-"""The key `snapshots`: which hosts may have it, and what each takes from its group."""
+"""The keys `snapshots` and `keep_on_host`: which hosts may have them, and what each takes from its group."""
 
 from pathlib import Path
 
 import pytest
 
+from backupd.source.btrkeep_source import RULES
+from btrkeep.choices import HISTORY_PERIODS
 from btrkeep.config import Config, load
+from btrkeep.config.config_model import PERIOD_NAMES
 from btrkeep.errors import ConfigError
 
 POOL = '[pool]\npath = "/srv/backup"\n'
@@ -42,3 +45,27 @@ def test_a_host_that_cannot_be_asked_for_snapshots_is_refused(tmp_path: Path, te
 def test_this_machine_in_a_group_with_snapshots_can_switch_them_off(tmp_path: Path) -> None:
     text = '[group.a]\nsnapshots = "auto"\n[host.here]\ngroup = "a"\npaths = ["/etc"]\nsnapshots = "off"\n'
     assert loaded(tmp_path, text).hosts["here"].snapshots == "off"
+
+
+def test_the_rules_of_a_hosts_own_history_come_from_the_closest_section_and_are_what_the_host_reads(tmp_path: Path) -> None:
+    everybody, send = '[backup]\nkeep_on_host = "yearly = 2, daily=7"\n', 'engine = "send"\n'
+    assert loaded(tmp_path, f"{everybody}{WEB1}{send}").hosts["web1"].keep_on_host == "daily=7,yearly=2"
+    config = loaded(tmp_path, f'{everybody}[group.a]\nkeep_on_host = "none"\n{WEB1}{send}group = "a"\n')
+    assert config.hosts["web1"].keep_on_host is None
+    assert HISTORY_PERIODS == PERIOD_NAMES
+    every = ",".join(f"{name}=100000" for name in HISTORY_PERIODS)
+    assert loaded(tmp_path, f'{WEB1}{send}keep_on_host = "{every}"\n').hosts["web1"].keep_on_host == every
+    assert RULES.fullmatch(every)
+
+
+@pytest.mark.parametrize("rules", ["7", "hourly=3", "daily=0", "daily=7,daily=8", "daily=x", "daily=100001", ""])
+def test_rules_of_a_history_that_mean_nothing_are_refused(tmp_path: Path, rules: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, f'{WEB1}engine = "send"\nkeep_on_host = "{rules}"\n')
+    assert f'host.web1.keep_on_host = "{rules}"' in caught.value.problems[0]
+
+
+def test_a_history_on_a_host_without_streams_has_no_effect_and_is_reported(tmp_path: Path) -> None:
+    config = loaded(tmp_path, f'{WEB1}keep_on_host = "daily=7"\n')
+    assert any('host.web1.keep_on_host: has no effect: only engine = "send"' in notice for notice in config.notices)
+    assert not any("no effect" in notice for notice in loaded(tmp_path, f'[backup]\nkeep_on_host = "daily=7"\n{WEB1}').notices)

@@ -22,7 +22,7 @@ def read(text: str, tmp_path: Path) -> program.SourceConfig:
 def test_the_configuration_of_the_page_is_valid_and_its_values_are_the_defaults(page: Read, tmp_path: Path) -> None:
     config = read(page("sources").section("Configure it").block("ini"), tmp_path)
     defaults = program.SourceConfig()
-    for name in ("methods", "most", "oldest", "lvm_size", "may_be_live"):
+    for name in ("methods", "most", "oldest", "history", "lvm_size", "may_be_live"):
         assert getattr(config, name) == getattr(defaults, name), name
     assert config.allow == ["/etc", "/srv", program.DUMPS]
     assert [(dump.name, dump.command, dump.output, dump.required) for dump in config.dumps] == [
