@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,7 +26,6 @@ from tests.beds import session
 from tests.beds.anyone import NOBODY
 from tests.beds.anyone import readable as readable_code
 from tests.beds.logins import logins_at
-from tests.beds.made_catalogue import made_catalogue
 from tests.beds.nights import Nights
 from tests.beds.serving import Service
 from tests.beds.serving import serving as root_service
@@ -204,10 +203,10 @@ def _wait(web: Dashboard, process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def made_site(hosts: int = 120) -> Iterator[Dashboard]:
-    """The dashboard of the invented site, with hostile text. There is no pool and no root service."""
+def made_site(make: Callable[[Path], Made]) -> Iterator[Dashboard]:
+    """The dashboard of the invented site, with hostile text, that `make` makes. There is no pool and no root service."""
     with own_folder() as folder:
-        made = made_catalogue(folder / "state", hosts, copies=True)
+        made = make(folder / "state")
         with serving(folder, made.state) as web:
             web.made = made
             yield web

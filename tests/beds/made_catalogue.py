@@ -4,6 +4,8 @@ import functools
 import os
 import pickle
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -13,26 +15,36 @@ from bench import make_catalogue
 from bench.make_site import Made, make
 from tests.beds import session
 from tests.beds.session import start_time
+from tests.beds.work import work
 from tests.beds.workers import made_once
 
 
 def made_catalogue(
     state: Path, hosts: int = 120, count: int = 34, *, now: datetime | None = None, hostile: bool = True, copies: bool = False
 ) -> Made:
-    """What runs in it is done by this process, which lives; so it counts as running."""
-    me = os.getpid()
+    """What runs in it is done by this process, or the one that started this worker; it lives, so that counts as running."""
+    me = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
     started = str(start_time(me))
     return make(state, hosts, count, now=now, hostile=hostile, copies=copies, pid=me, pid_started=started, pictures=5)
 
 
 def shared_site(factory: pytest.TempPathFactory) -> Made:
     """One of 40 hosts with 20 backups each, made once for all workers of the session. Tests may read it, but not change it."""
+    return _made_once(factory, "site-of-40", lambda state: made_catalogue(state, 40, 20))
 
+
+def copied_site(factory: pytest.TempPathFactory, state: Path) -> Made:
+    """The invented site of 120 hosts at `state`: a copy, to be changed, of one that is made once for all workers."""
+    made = _made_once(factory, "site-of-120", lambda state: made_catalogue(state, copies=True))
+    work("cp", "-a", made.state, state)
+    return replace(made, state=state)
+
+
+def _made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Made]) -> Made:
     def make_and_note(folder: Path) -> None:
-        (folder / "made.pickle").write_bytes(pickle.dumps(made_catalogue(folder / "state", 40, 20)))
+        (folder / "made.pickle").write_bytes(pickle.dumps(make(folder / "state")))
 
-    noted = made_once(factory, "site-of-40", "site", make_and_note) / "made.pickle"
-    made: Made = pickle.loads(noted.read_bytes())
+    made: Made = pickle.loads((made_once(factory, name, "site", make_and_note) / "made.pickle").read_bytes())
     return made
 
 

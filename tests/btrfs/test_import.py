@@ -67,29 +67,30 @@ def grow(source: Path, number: int) -> None:
 
 
 @pytest.fixture
-def month(ext4: Path) -> Rsnapshot:
-    """Thirty days of a real rsnapshot, of a tree with all kinds of files."""
+def fortnight(ext4: Path) -> Rsnapshot:
+    """Sixteen days of a real rsnapshot, of a tree with all kinds of files: seven days and two weeks are left of them."""
     old = Rsnapshot(ext4)
     everything(old.source / "all")
     first = old.source / "linked"
     first.write_bytes(os.urandom(30_000))
     os.link(first, old.source / "linked too")
     begin = datetime(2026, 3, 1, 22, tzinfo=UTC)
-    for number in range(30):
+    for number in range(16):
         grow(old.source, number + 1)
         old.day(begin + number * DAY)
     return old
 
 
-def test_a_month_of_rsnapshot_is_as_it_was_and_the_next_night_goes_on_from_it(nights: Nights, month: Rsnapshot) -> None:
-    planned = imported(nights, "rsnapshot", month.conf, "--dry-run")
-    intervals = sorted(path for path in month.root.iterdir())
+def test_a_fortnight_of_rsnapshot_is_as_it_was_and_the_next_night_goes_on_from_it(nights: Nights, fortnight: Rsnapshot) -> None:
+    planned = imported(nights, "rsnapshot", fortnight.conf, "--dry-run")
+    intervals = sorted(path for path in fortnight.root.iterdir())
     assert [(host["host"], host["backups"]) for host in planned["hosts"]] == [("web1", len(intervals)), ("web2", len(intervals))]
     assert not (nights.pool / "hosts" / "web1").exists()
-    answer = imported(nights, "rsnapshot", month.conf, "--verify", "all")
+    answer = imported(nights, "rsnapshot", fortnight.conf, "--verify", "all")
     assert len(answer["backups"]) == len(answer["compared"]) == 2 * len(intervals)
     assert {comparison["differences"] for comparison in answer["compared"]} == {0}
     made = {backup["from"]: backup["name"] for backup in answer["backups"]}
+    rows = {(host, row["name"]): row for host in ("web1", "web2") for row in nights.json("list", host)}
     for interval in intervals:
         stamp = datetime.fromtimestamp(interval.stat().st_mtime, UTC)
         for host in ("web1", "web2"):
@@ -97,25 +98,25 @@ def test_a_month_of_rsnapshot_is_as_it_was_and_the_next_night_goes_on_from_it(ni
             assert name == f"{stamp:%Y-%m-%dT%H%M%SZ}"
             assert differing(interval / host, data(nights, host, name)) == ""
             statuses = [path.lstat() for path in (interval / host).rglob("*") if path.is_symlink() or path.is_file()]
-            (listed,) = [row for row in nights.json("list", host) if row["name"] == name]
+            listed = rows[host, name]
             assert listed["files"] == sum(stat.S_ISREG(status.st_mode) for status in statuses)
             assert listed["bytes"] == sum(status.st_size for status in statuses)  # as rsync counts them
     newest = nights.names("web1")[-1]
-    assert manifest(data(nights, "web1", newest)) == manifest(month.root / "daily.0" / "web1")
-    assert imported(nights, "rsnapshot", month.root)["here_already"] == 2 * len(intervals)  # nothing is made twice
+    assert manifest(data(nights, "web1", newest)) == manifest(fortnight.root / "daily.0" / "web1")
+    assert imported(nights, "rsnapshot", fortnight.root)["here_already"] == 2 * len(intervals)  # nothing is made twice
 
-    nights.host("web1", month.source)
-    grow(month.source, 31)
+    nights.host("web1", fortnight.source)
+    grow(fortnight.source, 17)
     result = nights.run("web1")["web1"]
     assert result["new_bytes"] < 400_000  # only the changes, of some megabytes
-    assert nights.differences("web1", month.source) == []
+    assert nights.differences("web1", fortnight.source) == []
     assert nights.record("web1")["base"] == newest
     status = nights.json("list", "web1")
     assert {row["state"] for row in status} == {"complete"}
     nights.backupd("verify", "web1")
     assert "Traceback" not in nights.backupd("retention", "explain", "web1").stderr
     restored = nights.top / "back"
-    nights.backupd("restore", f"web1@{nights.names('web1')[3]}", f"{month.source}/sub", "--to", restored)
+    nights.backupd("restore", f"web1@{nights.names('web1')[3]}", f"{fortnight.source}/sub", "--to", restored)
     assert (restored / "sub/log").is_file() or (restored / "log").is_file()
 
 

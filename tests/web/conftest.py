@@ -3,6 +3,7 @@
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,15 +11,16 @@ import pytest
 
 from tests.beds import btrfs, leftout
 from tests.beds.dashboard import Dashboard, made_site, real_shop
+from tests.beds.made_catalogue import copied_site
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="session")
-def site(no_leftovers: None) -> Iterator[Dashboard]:
+def site(no_leftovers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
     """The dashboard of the invented site of 120 hosts, full of hostile text. It has no root service."""
-    with made_site() as web:
+    with made_site(partial(copied_site, tmp_path_factory)) as web:
         yield web
 
 

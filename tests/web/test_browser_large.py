@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, expect
 from tests.beds import work
 from tests.beds.browser import enter, visit
 from tests.beds.dashboard import Dashboard, made_site
+from tests.beds.made_catalogue import made_catalogue
 
 BACKUPS = 34
 POOL_PAGES = ("", "/day", "/score", "/heatmap", "/balance", "/expiry")
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.slow]
 
 @pytest.fixture(scope="module", params=[pytest.param(300, id="a tenth"), pytest.param(3000, id="whole", marks=pytest.mark.long)])
 def large(request: pytest.FixtureRequest, no_leftovers: None) -> Iterator[Dashboard]:
-    with made_site(request.param) as web:
+    with made_site(lambda state: made_catalogue(state, request.param, copies=True)) as web:
         yield web
 
 
