@@ -170,9 +170,8 @@ def _is_of_limited() -> bool:
 def _job(fields: Mapping[str, Any]) -> dict[str, Any]:
     error = fields.get("error")
     if error is not None and fields.get("own") is not True:  # output of a command
-        error = (
-            f"{_OF_EXIT.get(fields.get('exit') or 0, 'it failed')}; the administrator can see why, in the job {fields.get('job')}"
-        )
+        words = _OF_EXIT.get(fields.get("exit") or 0, _OF_EXIT[1])
+        error = f"{words}; the administrator can see why, in the job {fields.get('job')}"
     return {**{key: value for key, value in fields.items() if key != "queue"}, "lines": [], "error": error}
 
 

@@ -45,13 +45,13 @@ def answer(service: ServiceContext, connection: socket.socket, allowed: frozense
             wire.answered, wire.streaming = True, False  # as far as possible
         except OperatorError as error:  # the request is malformed
             log.warning("refused: %s", printable(error.message))
-            _last_words(wire, error)
+            _send_error(wire, error)
         finally:  # also after an unexpected exception
             if not wire.answered or wire.streaming:
-                _last_words(wire, _BROKEN)
+                _send_error(wire, _BROKEN)
 
 
-def _last_words(wire: Wire, error: OperatorError) -> None:
+def _send_error(wire: Wire, error: OperatorError) -> None:
     try:
         wire.fail(error)
     except ClientGone:
@@ -65,16 +65,16 @@ def _serve(service: ServiceContext, wire: Wire, peer: Peer) -> None:
     try:
         verb, call = _call(service, wire, peer, request)
         asker = _name(call.viewer, peer)
-        _do(verb, request.verb, call)
+        _check_and_run(verb, request.verb, call)
     except ClientGone:
         log.info("%s %s: the client disconnected after %.1f s and %d bytes", subject, asker, time.monotonic() - began, wire.sent)
     except OperatorError as error:
         log.warning("%s %s: %s", subject, asker, printable(error.message))
-        _last_words(wire, error)
+        _send_error(wire, error)
     except OSError as error:
         log.warning("%s %s: %s", subject, asker, printable(str(error)))
         begin = "the server could not read the backup" if isinstance(error, SourceUnreadable) else "the server reports"
-        _last_words(wire, RequestRefused(f"{begin}: {os.strerror(error.errno or 0)}", _JOURNAL))
+        _send_error(wire, RequestRefused(f"{begin}: {os.strerror(error.errno or 0)}", _JOURNAL))
     else:
         level = logging.DEBUG if request.verb in _OFTEN else logging.INFO
         log.log(level, "%s %s: %d bytes in %.2f s", subject, asker, wire.sent, time.monotonic() - began)
@@ -110,17 +110,17 @@ def _require(service: ServiceContext, verb: Verb, name: str, viewer: Viewer, arg
     require_switched_on(name, no_downloads=settings.no_downloads, no_restores=settings.no_restores)
 
 
-def _do(verb: Verb, name: str, call: Call) -> None:
-    """Raises RequestRefused for what the caller may not do, or may not do so often."""
+def _check_and_run(verb: Verb, name: str, call: Call) -> None:
+    """Runs the verb. Raises RequestRefused if the caller may not do that, or not so often."""
     _require(call.service, verb, name, call.viewer, call.arguments)
     settings = call.service.config().serve
     if call.peer.uid != ROOT or call.viewer.session:
         call.service.rates.take(call.who, name, settings.rates.get(name, SERVICE_VERBS[name]))
     with call.service.limits.of(name, settings.at_once.get(name)).taken(call.viewer), verb.place(call.viewer):
-        _carry_out(verb, name, call)
+        _run_verb(verb, name, call)
 
 
-def _carry_out(verb: Verb, name: str, call: Call) -> None:
+def _run_verb(verb: Verb, name: str, call: Call) -> None:
     line = answer_line(verb.function(name)(call))
     if call.frames:
         call.frames.end()
@@ -138,5 +138,5 @@ def _carry_out(verb: Verb, name: str, call: Call) -> None:
     except NoSlot as error:
         of = "your answers" if error.own else "answers"
         raise RequestRefused(
-            f"too many bytes of {of} are unread", "read the answers, then ask again", "busy", is_public=True
+            f"too many bytes of {of} are unread", "read the answers, then send the request again", "busy", is_public=True
         ) from None

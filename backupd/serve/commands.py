@@ -29,7 +29,7 @@ _FOLDERS = (*_STATE, Path("/opt/btrkeep"), Path(sys.prefix))  # the last two con
 
 
 def command_of(asked: ServeRequest, config: Config, program: Sequence[str]) -> tuple[str, ...]:
-    """`program`: the start of a command line of backupd for the pool. Raises RequestRefused if the request is none of these."""
+    """`program`: the start of a command line of backupd for the pool. Raises RequestRefused if the request is not allowed."""
     arguments = checked(asked.arguments, VERBS[asked.verb].arguments)
     if asked.verb == RUN:
         words: tuple[str, ...] = ("run", "--wait", "--", arguments["host"])

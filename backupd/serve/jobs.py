@@ -193,11 +193,11 @@ def with_actual_state(job: ServeJob, now: datetime) -> ServeJob:
     long.
     """
     if job.state == RUNNING and (job.pid is None or start_time(job.pid) != job.pid_started):
-        return replace(job, state=FAILED, error="it was killed: its process no longer exists", own=True)
+        return replace(job, state=FAILED, error="the job was killed: its process no longer exists", own=True)
     if job.waits and now - parse_time(job.asked) > _WAITS_FOR:
         return replace(job, state=FAILED, error="no slot was free within a day", own=True)
     if job.state == QUEUED and job.called and now - datetime.fromisoformat(job.called) > _STARTS_WITHIN:
-        return replace(job, state=FAILED, error="it was never started", own=True)
+        return replace(job, state=FAILED, error="the job was never started", own=True)
     return job
 
 
@@ -222,9 +222,9 @@ class ServeRequest:
     id: str
     """The id of its job."""
     verb: str
-    """What to do."""
+    """The verb to carry out: run, restore or preview."""
     who: str
-    """The user."""
+    """The name of the user who requested it."""
     arguments: Mapping[str, Any]
     """The arguments as JSON."""
     folder: str | None = None
@@ -261,20 +261,22 @@ def claim_request(folder: Path, job_id: str) -> ServeRequest:
     Raises UsageError if there is none, OperatorError if it is invalid.
     """
     if not is_id(job_id):
-        raise UsageError("this is not the name of a job", "the root service assigns the names: backupd serve")
+        raise UsageError(f"{job_id[:100]!r} is not the name of a job", "the root service assigns the names: backupd serve")
     path = folder / f"{job_id}.json"
     try:
         text = path.read_text(encoding="ascii")
         path.unlink()
     except FileNotFoundError:
-        raise UsageError(f"there is no request {path}", "it was already processed, or the machine was restarted") from None
+        raise UsageError(
+            f"there is no request {path}", "start the work again: this request was already processed, or the machine was restarted"
+        ) from None
     try:
         document = json.loads(text)
         if document.pop("format") != FORMAT:
             raise ValueError("another format")
         asked = ServeRequest(**{**document, "in_place": tuple(document.get("in_place", ()))})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise OperatorError(f"{path}: {error}", "another version may have written it: request it again") from None
+        raise OperatorError(f"{path}: {error}", "start the work again: another version may have written the request") from None
     if asked.id != job_id or asked.verb not in JOB_VERBS or not isinstance(asked.arguments, dict):
-        raise OperatorError(f"{path}: this is not a request of btrkeep", "request it again")
+        raise OperatorError(f"{path}: this is not a request of btrkeep", "start the work again")
     return asked

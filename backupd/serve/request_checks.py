@@ -140,7 +140,7 @@ def optional(check: Check) -> Check:
 
 
 def flag(value: Any) -> bool:
-    """Yes or no."""
+    """True or false."""
     if not isinstance(value, bool):
         raise ValueError("it must be true or false")
     return value
@@ -176,8 +176,8 @@ ROOT = 0
 
 
 class Right(Enum):
-    """The right that a verb needs. HOST: the viewer sees the host; OPERATE: he may change something of it; POOL: he sees all hosts;
-    LISTED: he gets only data of his hosts.
+    """The right that a verb needs. HOST: to see the host; OPERATE: to change something of it; POOL: to see all hosts; LISTED: none,
+    but the answer has only the hosts that the user sees.
     """
 
     HOST, OPERATE, POOL, LISTED = range(4)

@@ -193,7 +193,7 @@ class ServiceContext:
     """The waiting jobs."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _loaded: tuple[Signature, Config] | None = None
-    _untold: bool = False
+    _is_unpublished: bool = False
     _pool: Pool | None = None
 
     def config(self) -> Config:
@@ -206,7 +206,7 @@ class ServiceContext:
             if not self._loaded or self._loaded[0] != signature:
                 config = load_usable(self.pool_name, self.config_file)
                 show_times_in(config.pool.zone)
-                self._loaded, self._untold = (signature, config), True
+                self._loaded, self._is_unpublished = (signature, config), True
             self._loaded[1].require_rights()
             return self._loaded[1]
 
@@ -236,15 +236,15 @@ class ServiceContext:
             require_catalogue_of(config, pool, catalogue.pool_id())
             yield PoolContext(config, pool, catalogue, self.clock)
 
-    def tell(self) -> None:
+    def publish_config(self) -> None:
         """Publishes a newly read configuration for the dashboard. No caller waits for that, so it must not open the pool: it uses
         the pool of the last request that opened it, and without one waits for the next.
         """
         with self._lock:
             pool, config = self._pool, self._loaded[1] if self._loaded else None
-            if not self._untold or not config or not pool or pool.path != config.pool.path:
+            if not self._is_unpublished or not config or not pool or pool.path != config.pool.path:
                 return
-            self._untold = False
+            self._is_unpublished = False
         try:
             with Catalogue.open(config.pool.state) as catalogue:
                 require_catalogue_of(config, pool, catalogue.pool_id())

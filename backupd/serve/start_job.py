@@ -66,7 +66,7 @@ def begin(
     RequestRefused for too many previews or waiting backups, OperatorError if it cannot be started.
     """
     now = service.clock.now()
-    with _turn():
+    with _start_lock():
         pool = service.pool()
         jobs = service.jobs()
         jobs.thin(now)
@@ -98,12 +98,12 @@ def require_free(service: ServiceContext, host: str, who: str) -> None:
 
 def start_due(service: ServiceContext) -> None:
     """Starts the backups whose turn it is. Raises OperatorError if the pool's jobs cannot be read."""
-    with _turn():
+    with _start_lock():
         _start_due(service)
 
 
 @contextmanager
-def _turn() -> Iterator[None]:
+def _start_lock() -> Iterator[None]:
     """Locks for one thread at a time. Raises RequestRefused, of kind busy, if another thread keeps the lock: it may wait for the
     state folder.
     """
@@ -117,7 +117,7 @@ def _turn() -> Iterator[None]:
 
 
 def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
-    """Returns those that could not be started, with the reasons."""
+    """Starts waiting backups while slots are free. Returns, by job, the errors of those that could not be started."""
     now, jobs, requests = service.clock.now(), service.jobs(), folder_of_requests(service)
     serve_jobs, failed = list(jobs.all(now)), dict[str, OperatorError]()
     for job in serve_jobs:
@@ -126,7 +126,7 @@ def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
     for job in next_turns(serve_jobs, service.config().backup.concurrency):
         try:
             if not request_exists(requests, job.id):
-                raise RequestRefused("the machine was restarted before a slot was free", "request it again", is_public=True)
+                raise RequestRefused("the machine was restarted before a slot was free", "request the backup again", is_public=True)
             _start_process(service, jobs, job)
         except OperatorError as error:
             log.warning("%s: %s", job.id, printable(error.message))
@@ -134,7 +134,7 @@ def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
             jobs.put(replace(job, state=FAILED, error=error.message, own=isinstance(error, RequestRefused) and error.is_public))
             remove_request(requests, job.id)
     serve_jobs = [job for job in jobs.all(now) if not job.over and job.verb == RUN]
-    service.queue.before = tuple(job.id for job in serve_jobs if is_under_way(job))
+    service.queue.before = tuple(job.id for job in serve_jobs if is_started(job))
     service.queue.waits = any(job.waits for job in serve_jobs)
     service.queue.changed.set()
     return failed
@@ -163,11 +163,11 @@ def keep_starting(service: ServiceContext) -> NoReturn:
     while True:
         service.queue.changed.clear()
         try:
-            if service.queue.waits and _has_room(service):
+            if service.queue.waits and _has_free_slot(service):
                 start_due(service)
         except (OperatorError, OSError) as error:
             log.warning("waiting backups cannot start: %s", printable(str(error)))
-            with suppress(RequestRefused), _turn():
+            with suppress(RequestRefused), _start_lock():
                 service.queue.waits = service.queue.changed.is_set()  # set by a new request
             service.queue.changed.wait(_AGAIN)  # also without a new request: a hung folder may answer again
             service.queue.waits = True
@@ -177,7 +177,7 @@ def keep_starting(service: ServiceContext) -> NoReturn:
             service.queue.changed.wait()
 
 
-def _has_room(service: ServiceContext) -> bool:
+def _has_free_slot(service: ServiceContext) -> bool:
     """Returns True if a running job has ended, or if there was none."""
     now, jobs, before = service.clock.now(), service.jobs(), service.queue.before
     return not before or any(jobs.is_over(job_id, now) for job_id in before)
@@ -188,9 +188,9 @@ def start_command(unit: str) -> tuple[str, ...]:
     return ("systemctl", "start", "--no-block", "--no-ask-password", "--", unit)
 
 
-def _require_place(previews: Sequence[ServeJob], host: str, who: str) -> None:
+def _require_preview_slot(previews: Sequence[ServeJob], host: str, who: str) -> None:
     """Raises RequestRefused, of kind busy, where one more preview would take the slots of others."""
-    hint = "try again when a download has ended"
+    hint = "try again when a preview has ended"
     if any(job.host == host for job in previews):
         raise RequestRefused(f"a preview of {host} is running", "try again when it has ended", "busy", is_public=True)
     if sum(job.who == who for job in previews) >= PREVIEWS_OF_ONE:
@@ -202,7 +202,7 @@ def _require_place(previews: Sequence[ServeJob], host: str, who: str) -> None:
 def _require_free(pool: Pool, jobs: JobStore, verb: str, host: str, who: str, now: datetime) -> None:
     serve_jobs = [job for job in jobs.all(now) if not job.over and job.verb == verb]
     if verb == PREVIEW:
-        _require_place(serve_jobs, host, who)
+        _require_preview_slot(serve_jobs, host, who)
     for job in serve_jobs:
         if job.host == host and verb != PREVIEW:
             state = "waits for a slot for its backup" if job.waits else "is being backed up"
@@ -215,7 +215,7 @@ def _require_free(pool: Pool, jobs: JobStore, verb: str, host: str, who: str, no
             f"{host} is locked by process {holder.pid} ({holder.what}) since {recorded_time(holder.since)}",
             "wait until it ends",
         )
-    require_turn(serve_jobs, who)
+    require_waiting_slot(serve_jobs, who)
 
 
 PER_ASKER = 250
@@ -225,7 +225,7 @@ FOR_OTHERS = 100
 """The last slots of all are for those who have nothing waiting: a few users with very many requests do not shut out others."""
 
 
-def is_under_way(job: ServeJob) -> bool:
+def is_started(job: ServeJob) -> bool:
     """Returns True if it was started and has not ended: it has a process, or will have one in a moment."""
     return not job.over and not job.waits
 
@@ -238,7 +238,7 @@ def next_turns(jobs: Iterable[ServeJob], at_once: int) -> list[ServeJob]:
     """
     runs = [job for job in jobs if job.verb == RUN]
     waiting = [job for job in runs if job.waits]
-    busy = Counter(job.who for job in runs if is_under_way(job))
+    busy = Counter(job.who for job in runs if is_started(job))
     served: dict[str, tuple[str, int]] = {}
     for job in runs:
         served[job.who] = max(served.get(job.who, ("", 0)), (job.called or "", 0))
@@ -252,7 +252,7 @@ def next_turns(jobs: Iterable[ServeJob], at_once: int) -> list[ServeJob]:
     return chosen
 
 
-def require_turn(jobs: Iterable[ServeJob], who: str) -> None:
+def require_waiting_slot(jobs: Iterable[ServeJob], who: str) -> None:
     """Raises RequestRefused, of kind busy, if too many wait already."""
     waiting = Counter(job.who for job in jobs if job.waits)
     hint = "try again when some of them have started; `backupd run --all` takes all hosts"

@@ -10,7 +10,7 @@ import pytest
 
 from backupd.serve.cli.run_job import carry_out
 from backupd.serve.jobs import JobStore, ServeJob, new_id
-from backupd.serve.start_job import FOR_OTHERS, IN_ALL, PER_ASKER, PREVIEWS, _require_free, require_turn
+from backupd.serve.start_job import FOR_OTHERS, IN_ALL, PER_ASKER, PREVIEWS, _require_free, require_waiting_slot
 from btrkeep.clock import Clock
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
@@ -77,7 +77,7 @@ def test_a_request_over_its_time_limit_is_ended_with_all_its_processes(jobs: Job
         words = ("bash", "-c", script)
         code = carry_out(endless, jobs, words, Clock(), lambda _: None, speaks_json=True, within=within, grace=0.5)
     result = jobs.get(endless.id, NOW)
-    assert (result.state, result.exit, result.error) == ("failed", code, f"it took longer than {within}s, and was stopped")
+    assert (result.state, result.exit, result.error) == ("failed", code, f"the job took longer than {within}s, and was stopped")
     assert start_time(int(pid.read_text())) is None, "it is there, and no zombie"
 
 
@@ -97,15 +97,15 @@ def waiting(askers: Iterable[str]) -> list[ServeJob]:
 
 def busy(serve_jobs: list[ServeJob], who: str) -> None:
     with pytest.raises(RequestRefused, match="wait for a slot") as refused:
-        require_turn(serve_jobs, who)
+        require_waiting_slot(serve_jobs, who)
     assert refused.value.kind == "busy"
 
 
 def test_too_many_requests_at_once_are_refused_as_busy() -> None:
     mine = waiting(["alice"] * PER_ASKER)
-    require_turn(mine[1:], "alice")
-    require_turn(mine, "bob")
-    require_turn([replace(job, called=NOW.isoformat()) for job in waiting(map(str, range(IN_ALL)))], "alice")
+    require_waiting_slot(mine[1:], "alice")
+    require_waiting_slot(mine, "bob")
+    require_waiting_slot([replace(job, called=NOW.isoformat()) for job in waiting(map(str, range(IN_ALL)))], "alice")
     busy(mine, "alice")
     busy(waiting(map(str, range(IN_ALL))), "bob")
 
@@ -113,9 +113,9 @@ def test_too_many_requests_at_once_are_refused_as_busy() -> None:
 def test_a_few_greedy_users_leave_slots_for_users_without_a_waiting_request() -> None:
     greedy = waiting(f"greedy{number % 5}" for number in range(IN_ALL - FOR_OTHERS))
     busy(greedy, "greedy0")
-    require_turn(greedy, "bob")
+    require_waiting_slot(greedy, "bob")
     busy([*greedy, *waiting(["bob"])], "bob")
-    require_turn([*greedy, *waiting(["bob"])], "olga")
+    require_waiting_slot([*greedy, *waiting(["bob"])], "olga")
 
 
 def test_requests_of_one_user_push_out_no_results_of_another(jobs: JobStore) -> None:

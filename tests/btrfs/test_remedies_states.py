@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from backupd.serve.jobs import ServeJob
-from backupd.serve.start_job import PER_ASKER, require_turn
+from backupd.serve.start_job import PER_ASKER, require_waiting_slot
 from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.serving.protocol import RequestRefused
 from tests.beds import TOP, btrfs
@@ -115,7 +115,7 @@ def test_more_runs_than_may_wait_are_asked_for_and_all_hosts_are_backed_up(pool:
         ServeJob(str(number), "run", f"web{number % 2 + 1}", "alice", "2026-11-20T08:00:00Z", {}) for number in range(PER_ASKER)
     ]
     with pytest.raises(RequestRefused) as error:
-        require_turn(jobs, "alice")
+        require_waiting_slot(jobs, "alice")
     (command,) = re.findall(r"`([^`]+)`", error.value.hint or "")
     typist.type(command_for(command, "main", f"backupd --config '{pool.config}'"))
     assert [len(pool.names(host)) for host in ("web1", "web2")] == [1, 1]

@@ -141,7 +141,7 @@ def carry_out(
             log.close()
         error = None if code == Exit.OK else _error(jobs, job, code, first_reported(errors))
     if error and late:
-        error = f"it took longer than {format_duration(within)}, and was stopped"
+        error = f"the job took longer than {format_duration(within)}, and was stopped"
     ended = replace(running, state=FAILED if error else DONE, finished=format_time(clock.now()), exit=code, error=error)
     jobs.put(replace(ended, own=bool(error and late), result=_json(result)))
     return code
@@ -163,7 +163,7 @@ async def _run(
     within: float | None,
     grace: float,
 ) -> tuple[int, bool]:
-    """Returns the exit status, and whether the time was up."""
+    """Returns the exit status, and whether the command took longer than `within`."""
     kept = {name: os.environ[name] for name in _STARTED_BY_HAND if name in os.environ}
     variables = environment({**kept, ERRORS_VARIABLE: str(errors)})
     group = Group.start(command, on_stdout=printed, on_stderr=on_error, keep_open=(errors,), env=variables)
@@ -190,7 +190,7 @@ def _pass_on(group: Group, number: signal.Signals) -> None:
 
 
 def _error(jobs: JobStore, job: ServeJob, code: int, reported: ReportedError | None) -> str:
-    """The first error that it reported, in one line; else the last line of its output."""
+    """Returns the first error that the command reported, in one line; otherwise the last line of its output."""
     lines = [line for line in jobs.last_lines(job.id, 200) if line.strip()]
     error_lines = reported.message.splitlines() if reported else lines[-1:]
     return printable(error_lines[0] if error_lines else f"exit status {code}")

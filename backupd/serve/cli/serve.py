@@ -1,4 +1,4 @@
-"""`backupd serve`: the privileged helper of the dashboard."""
+"""`backupd serve`: the root service of the dashboard."""
 
 import gc
 import logging
@@ -32,16 +32,24 @@ log = logging.getLogger("backupd.serve")
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Who may send requests to which socket, and to which folders may be restored."""
+    """The options of the command."""
 
     path: Path | None
+    """The socket to listen on; None: systemd passes one."""
     allowed: tuple[str, ...]
+    """Names of users who may send requests, besides root and btrkeep."""
     idle: float | None
+    """Seconds without a request after which the service exits; None: the default."""
     no_systemd: bool
+    """True to start jobs as processes instead of units."""
     restore_to: Path | None
+    """The folder of this machine for restores; None: restores go only to hosts."""
     login: Path | None
+    """The socket of the login service; None: the default."""
     restore_elsewhere: bool
+    """True to allow restores into other folders of a host than the original ones."""
     restore_below: tuple[Path, ...]
+    """Folders of this machine below which its own files may be restored to their original paths."""
 
 
 @click.command("serve")
@@ -117,7 +125,7 @@ def command(ctx: click.Context, **options: Any) -> int:
 
         def answered(connection: socket.socket) -> None:
             answer(service, connection, may_ask)
-            service.tell()
+            service.publish_config()
 
         server = Server(answered, listening, idle, longest, lambda: service.queue.waits)
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -134,7 +134,7 @@ def _next(call: Call, history: "PathHistory") -> str | None:
         return None
     if len(history.backups) < (2 if call["since"] else 1):
         raise RequestRefused(
-            f"reading it in one backup takes longer than the limit of {call['seconds']} s",
+            f"reading the path in one backup takes longer than the limit of {call['seconds']} s",
             "choose a narrower path, or run on the server: backupd versions --content",
             "refused",
             is_public=True,
@@ -168,7 +168,7 @@ def compare(call: Call) -> dict[str, Any]:
 
 
 def _some(call: Call, differences: "Iterator[PathDifference]") -> tuple[list[dict[str, Any]], bool, bool]:
-    """Returns that many differences, whether there are or may be more, and whether the time limit is the reason."""
+    """Returns at most `limit` differences, whether there are or may be more, and whether the time limit is the reason."""
     from backupd.files.backup_differences import difference_answer
 
     shown, size = list[dict[str, Any]](), AnswerSize(LIST_BYTES - _TEXT_BYTES)
@@ -192,12 +192,12 @@ def _text(before: Tree, after: Tree, path: bytes, pulse: _Pulse) -> tuple[list[s
     try:
         lines = text_difference(before, after, path, pulse=pulse)
         if encoded_bytes(lines) > _TEXT_BYTES:
-            return None, f"its differing lines have more than {format_size(_TEXT_BYTES)}; on the server: backupd compare"
+            return None, f"the differing lines have more than {format_size(_TEXT_BYTES)}; on the server: backupd compare"
         return lines, None
     except NoText as error:
         return None, error.message
     except TimeBudgetUsedUp:
-        return None, "comparing its lines takes longer than a request may"
+        return None, "comparing the lines takes longer than the limit of a request"
 
 
 def _kind(tree: Tree, path: bytes) -> str | None:

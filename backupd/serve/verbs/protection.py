@@ -52,7 +52,10 @@ def hold(call: Call) -> dict[str, Any]:
     with _locked(call, "hold") as (context, now):
         if call["until"] and call["until"] <= now:
             raise RequestRefused(
-                f"{local_time(call['until'])} is in the past", "give a later time, or none", "usage", is_public=True
+                f"{local_time(call['until'])} is in the past",
+                "give a later time, or no time for a hold without an end",
+                "usage",
+                is_public=True,
             )
         new = Hold(call["until"], _reason(call))
         done = hold_it(context.pool, context.catalogue, call["host"], call["backup"], new, now, by=call.who)

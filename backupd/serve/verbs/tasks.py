@@ -11,7 +11,7 @@ from backupd.serve.commands import RestorePermissions, folder_of, restore_reques
 from backupd.serve.jobs import PREVIEW, RUN, JobStore, ServeJob, job_object, no_job
 from backupd.serve.request_checks import ROOT
 from backupd.serve.service_context import Call
-from backupd.serve.start_job import begin, is_under_way, require_free
+from backupd.serve.start_job import begin, is_started, require_free
 from backupd.serve.verbs.files import reading
 from btrkeep.catalogue import PastRuns
 from btrkeep.decisions.due import A_DAY, RequestDelay, RequestedRun, next_request
@@ -22,7 +22,7 @@ from btrkeep.serving.viewer import AnswerSize
 from btrkeep.units import counted, local_time
 
 _PATIENCE = 15.0
-"""Seconds; afterwards the caller asks for the job, which continues."""
+"""Seconds to wait for a preview; then the client requests the state of the job, which continues."""
 _LOOK = 0.1
 _FAILED = ("failed", "skipped")  # outcomes of runs without a backup
 _MOST_RUNS = 2000
@@ -82,7 +82,7 @@ def preview(call: Call) -> Any:
             )
         time.sleep(_LOOK)
     if serve_job.result is None:
-        raise RequestRefused(serve_job.error or "there is no preview", "", "failed")
+        raise RequestRefused(serve_job.error or "the preview printed no result", "", "failed")
     return serve_job.result
 
 
@@ -116,14 +116,14 @@ def _job_answer(call: Call, job: ServeJob) -> dict[str, Any]:
     """
     answer = job_object(job)
     if call.viewer.limited and job.error is not None and not job.own:
-        answer["error"] = "it failed"
+        answer["error"] = "the job failed"
     return answer
 
 
 def _queue(call: Call, jobs: JobStore) -> dict[str, int]:
     """Returns what a backup waits for: the number of slots, of used ones, and of other waiting backups."""
     runs = [other_job for other_job in jobs.all(call.service.clock.now()) if other_job.verb == RUN and not other_job.over]
-    taken = sum(is_under_way(other_job) for other_job in runs)
+    taken = sum(is_started(other_job) for other_job in runs)
     return {"places": call.service.config().backup.concurrency, "taken": taken, "waiting": max(0, len(runs) - taken - 1)}
 
 
