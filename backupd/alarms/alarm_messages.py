@@ -1,8 +1,8 @@
 """Makes the texts of alarms and messages, as plain text. Pure.
 
-Much of it comes from hosts and programs (error texts, lines of a journal), and ends in mails, chats and on telephones. So each such
-piece is cut, made printable, and cannot be taken for markup: in the formats that services make of it (HTML, Markdown, Slack's own)
-it takes an angle bracket, a link's "](", or a mention's @ to be more than text.
+Much of the text comes from hosts and programs (errors, lines of a journal), and is shown in mails, in chats and on telephones. So
+foreign text is shortened, made printable, and cannot be taken for markup: the formats of services (HTML, Markdown, Slack's own)
+need an angle bracket, a link's "](" or a mention's @ for that.
 """
 
 import re
@@ -61,8 +61,8 @@ def changes_message(
 
 
 def alarm_lines(alarms: Sequence[StoredAlarm], pool: str, call: str = "") -> list[str]:
-    """Returns a line for each alarm, and one for those of many hosts with the same reason: the problem, its start, and the command.
-    Alarms with the same advice come together, followed by it.
+    """Returns a line for each alarm, or for alarms of many hosts with the same reason: the problem, its start, and the command.
+    Alarms with the same advice are listed together, before the advice.
     """
     groups: dict[str, list[str]] = {}
     for same in _same_alarms(alarms)[:_MOST]:
@@ -82,7 +82,7 @@ def _same_alarms(alarms: Sequence[StoredAlarm]) -> list[list[StoredAlarm]]:
 
 
 def summarised(alarms: Sequence[StoredAlarm]) -> list[str]:
-    """Returns a line for each alarm, and one for those of many hosts with the same reason."""
+    """Returns a line for each alarm, or for alarms of many hosts with the same reason."""
     return [same_words(same) for same in _same_alarms(alarms)]
 
 
@@ -199,7 +199,7 @@ def never_copied(kind: str, name: str, seconds: float) -> str:
 
 
 def drills_fail(failures: Sequence[str], command: str = "") -> str:
-    """Restored backups differed. `command`: the one that repeats the first drill."""
+    """Restored backups differed. `command`: the command that repeats the first failed drill."""
     more = f" (and {counted(len(failures) - 1, 'more host')})" if len(failures) > 1 else ""
     then = f". Correct the cause, then repeat the drill: {command}" if command else ""
     return f"drill: {failures[0]}{more}{then}"
@@ -231,7 +231,7 @@ def service_broken(service: str, reason: str) -> str:
 
 
 def broken_services_message(pool: str, machine: str, services: Sequence[StoredAlarm]) -> Message:
-    """The message to the other services about those that accept no messages."""
+    """Returns the message to the working services about services that accept no messages."""
     lines = [f"- {harmless(row.text)}" for row in services]
     parts = [
         section("Not delivered", lines, len(lines)),

@@ -45,7 +45,7 @@ _BEGAN = "notify_began"
 def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_run: bool, as_json: bool) -> int:
     """Find problems, and send new ones to the URLs in [notify]: failures, recoveries, and once a day a summary.
 
-    A timer runs it every few minutes. A problem that persists is reported once; one that comes and goes causes at most three
+    A timer runs it every few minutes. A problem that persists is reported once; a recurring problem causes at most three
     messages a day. Messages that could not be sent are sent again the next time. Without urls, alarms are still stored, for the
     dashboard and `metrics`; once there are urls, current alarms are sent as new.
 

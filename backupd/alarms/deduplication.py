@@ -8,7 +8,7 @@ ended, it is back.
     not notified    -               a message is sent; notified from now on
     notified        -               nothing, unless its grade has risen, or it has another topic
     -               not notified    removed after QUIET
-    -               notified        the message of its end is sent: at once, or after QUIET without it if it has come and gone
+    -               notified        the message of its end is sent: at once, or after QUIET if the alarm has come and gone
                                     repeatedly; not as long as something else is wrong with the same subject
 
 The recorded alarms change only after a message was sent, so a message that could not be sent is sent by a later run.

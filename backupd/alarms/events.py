@@ -47,7 +47,7 @@ class Alarm:
     subject: AlarmSubject
     """Its subject, such as a host."""
     text: str
-    """What is wrong."""
+    """The problem, in words."""
     since: datetime
     """When it started."""
     grade: int = 0

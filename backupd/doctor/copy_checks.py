@@ -122,7 +122,9 @@ def _of_status(copy: CopyStatus[CopySettings]) -> Finding:
 
 
 def _besides(config: Config, copy: CopyStatus[CopySettings]) -> Iterator[Finding]:
-    """Yields hosts that the other pool no longer lists, and whether another replication of the size of the newest one would fit."""
+    """Yields hosts that the other pool no longer lists, and whether there is space for another replication as large as the
+    newest.
+    """
     if copy.replica.kind != REPLICA:
         return
     subject = f"replica {copy.replica.name}"

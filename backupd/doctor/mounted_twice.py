@@ -1,7 +1,7 @@
 """Decides which folders of a host are backed up twice or cannot be reached, and whether the pool itself is backed up. Pure.
 
 The decision uses the host's mounts. A bind mount, or a btrfs whose top is mounted beside its subvolumes, shows the same files at a
-second place. A mount on a folder above another mount hides that one.
+second place. A mount on a folder above another mount hides the other mount.
 """
 
 import posixpath
@@ -96,10 +96,10 @@ def hidden_mounts(mounts: Sequence[Mount], host: HostConfig) -> list[HiddenMount
 
 
 def _cover(mount: Mount, made_on: Container[tuple[int, str]]) -> str:
-    """Returns the place of the mount that hides this one; "" if there is none.
+    """Returns the place of the mount that hides `mount`; "" if no mount does.
 
-    That is a mount on top of this one, or a mount on the same filesystem at a folder above: if it had been there before, this mount
-    would have been made on it.
+    The hiding mount is on top of `mount`, or on the same filesystem at a folder above: if it had been made before, `mount` would
+    have been made on it.
     """
     place = str(mount.target)
     if (mount.id, place) in made_on:
@@ -171,7 +171,7 @@ def _device(mount: Mount | None) -> tuple[str, str]:
 
 
 def _outermost(pairs: Sequence[MountedTwice]) -> list[MountedTwice]:
-    """Returns the pairs without those in the second place of another pair."""
+    """Drops pairs whose second folder is below the second folder of another pair."""
     again = {pair.again for pair in pairs}
     return [pair for pair in pairs if not any(other != pair.again and below(pair.again, other) for other in again)]
 

@@ -152,7 +152,9 @@ class RoomFix:
         return tuple(TemporaryDevice(path.resolve(), False) for path in self._named)
 
     def _add(self, record: TemporaryRecord) -> TemporaryRecord:
-        """Adds the devices that are not part of the pool yet. If one cannot be added, the added ones are removed again."""
+        """Adds the devices that are not part of the pool yet. If that fails for the first device, its file and the record are
+        deleted.
+        """
         try:
             for device in record.devices:
                 if device.is_file and loop_of(device) is None:

@@ -267,7 +267,7 @@ class RoomProgress:
     """Number of empty block groups among those of `returned`."""
 
     def note(self, reading: RoomReading, temporary: Sequence[int]) -> None:
-        """Records the result of a move: unallocated bytes of the permanent devices, less those that have to be moved
+        """Records the result of a move: unallocated bytes of the permanent devices, less the bytes that have to be moved
         back to them.
         """
         gained = reading.usable(temporary) - to_return(reading, temporary)

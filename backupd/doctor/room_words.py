@@ -67,7 +67,7 @@ def foreign_record_error(state: Path, filesystem: str) -> OperatorError:
 
 
 def begun_error(record: TemporaryRecord) -> OperatorError:
-    """Returns the error for other devices than those that the job was started with."""
+    """Returns the error for --device options that differ from the devices of the started repair."""
     return OperatorError(f"--fix room was started with {paths_of(record.devices)}", "leave --device out to continue")
 
 

@@ -25,7 +25,7 @@ _FULL = ("room", "used")  # the alarm that more than [notify] used_limit is used
 
 
 def read_pool_facts(config: Config, catalogue: Catalogue | None = None) -> PoolFacts:
-    """Reads the pool's present facts. Without an opened `catalogue`, the one in `state` is read if it exists."""
+    """Reads the pool's present facts. Without an opened `catalogue`, the catalogue in `state` is read if it exists."""
     path = config.pool.path
     try:
         pool = open_configured(config)

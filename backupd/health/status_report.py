@@ -150,7 +150,9 @@ class StatusReport:
         return judge_pool(self.pool, HealthLimits.of(self.config))
 
     def overall(self, alarms: Collection[StoredAlarm], checked: datetime | None) -> Overall:
-        """Returns the verdict about the pool and all hosts. `alarms`: those that are stored; `checked`: when, None: never."""
+        """Returns the verdict about the pool and all hosts. `alarms`: the stored alarms; `checked`: when alarms were last checked,
+        None: never.
+        """
         patience = AlarmPatience.of(self.config)
         enabled = {host.name for host in self.config.every_host.values() if host.enabled}
         facts = OverallFacts(

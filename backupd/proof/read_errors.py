@@ -360,7 +360,7 @@ def _read_all(
             if places is None:
                 continue
             has_no_backup = has_no_backup or not places
-            key = tuple(places)  # all blocks of a compressed extent have the same
+            key = tuple(places)  # all blocks of a compressed extent have the same places
             if places and key not in checked:
                 checked[key] = is_bad(context, places)
                 file_places |= set(places) if checked[key] else set()

@@ -90,7 +90,7 @@ def command(path: Path, *, resume: bool) -> tuple[str, ...]:
 
 
 def parse(text: str, totals: str) -> ScrubState:
-    """Parses the output of `btrfs scrub status -R`, and that of the same without -R but with --raw, which alone has the total."""
+    """Parses the output of `btrfs scrub status -R`, and the output with --raw instead of -R, because only that has the total."""
     fields = _fields(text)
     numbers = {name: int(value) for name, value in fields.items() if value.isdecimal()}
     errors = {kind: numbers.get(f"{kind}_errors", 0) for kind in _ERRORS}

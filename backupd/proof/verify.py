@@ -162,7 +162,7 @@ def unreadable_backups(pool: Pool, hosts: Iterable[str]) -> Iterator[tuple[str, 
 def _with_damages(
     new_verification: Verification, before: Verification | None, paths: Sequence[bytes], *, are_all: bool
 ) -> Verification:
-    """Adds these damaged files and, unless they are all, the earlier ones, because some names may be missing."""
+    """Adds these damaged files; unless `are_all`, keeps the earlier ones too, because this pass may not have reached them."""
     names, verification = {os.fsdecode(path) for path in paths}, None if are_all else before
     names |= set(verification.damaged) if verification else set()
     number = max(len(names), verification.damages if verification else 0)

@@ -126,7 +126,7 @@ class Record:
     paths: tuple[PathResult, ...] = ()
     """The result of each source path."""
     warnings: tuple[str, ...] = ()
-    """What is missing or unusual, one line each."""
+    """Missing or unusual files and settings, one line each."""
     error: str | None = None
     """Why it is not complete; None if it is."""
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -100,8 +100,8 @@ NO_DIGEST = bytes(32)
 class ReadBefore(NamedTuple):
     """The record of one file: when it was last read (microseconds since 1970), whether it was damaged then, and its SHA-256.
 
-    The digest of a damaged file is the one from before the damage; all zeros if there was none. `differs`: its content was not what
-    the run recorded that fetched it. Only the backup of that run can prove that it is correct again.
+    The digest of a damaged file is the one from before the damage; all zeros if there was none. `differs`: its content differed
+    from the checksum of the run that fetched it. Only the backup of that run can prove that it is correct again.
     """
 
     at: int

@@ -4,9 +4,9 @@ administrator who retires a replica deletes the file.
 
 {"format": 1, "hosts": {HOST: NAME}, "seeds": {HOST: [NAMES]}, "told": TIME}
 
-`seeds`: backups written to disks that are being transported. All of a host are kept until both pools share a backup of it, because
-it is unknown which of them will arrive. `told`: when the pool that fetches from this one has last fetched, as it reported.
-POOL/.btrkeep/copied/NAME.json names all backups that both pools had by then, only for the dashboard.
+`seeds`: backups written to disks that are being transported. All initial copies of a host are kept until both pools share a backup
+of it, because it is unknown which of them will arrive. `told`: when the pool that fetches from this one has last fetched, as it
+reported. POOL/.btrkeep/copied/NAME.json names all backups that both pools had by then, only for the dashboard.
 """
 
 import json

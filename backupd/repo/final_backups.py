@@ -129,7 +129,7 @@ def sealed_without_record(path: Path, host: str) -> FinalBackup | None:
     """Returns a final backup whose record is damaged; None if it is not damaged, or if more than the record cannot be read.
 
     Its path and its seal prove that btrkeep made it: numbers of subvolumes are never used again. It has a substitute record with
-    the state `failed`, so it counts as no backup and protects no other one.
+    the state `failed`, so it counts as no backup and protects no other backup.
     """
     started = parse_backup_name(path.name)
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a killed replication or drill leaves in the pool, and its deletion.
+"""Deletes the leftovers of killed replications and drills in the pool.
 
 Everything in the scratch folder of drills is from a killed drill and may be deleted. A drill holds the lock `drill` while it works
 there; the next holder of that lock may delete the contents.

@@ -1,5 +1,5 @@
-"""The folders of hosts and backups by name, and files of JSON, whose size is limited when they are read, because a pool may come
-from elsewhere, and which are replaced completely.
+"""The names of hosts and backups, and small JSON files. The size of a file is limited when it is read, because a pool may come from
+elsewhere; a file is replaced completely.
 
 POOL/.btrkeep/boot.json is one of them: the last boot of a server that used the pool, whether it ended with a shutdown, and the
 backups to be read. A crash that undoes changes in the pool undoes them in this file, too. {"format": 1, "boot": ID, "seen": TIME,

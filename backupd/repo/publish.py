@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def publish_to_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock: Clock) -> None:
-    """Publishes what has changed, and the paths of the data. Never fails; the next command tries again.
+    """Publishes changes of the configuration, and the location of the state folder. Never fails; the next command tries again.
 
     Hosts that were not published before are recorded as existing from now.
     """

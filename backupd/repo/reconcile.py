@@ -104,8 +104,8 @@ def noted_row(pool: Pool, catalogue: Catalogue, host: str, name: str, notes: Not
 
 
 def all_rows(pool: Pool, problems: list[str], unread: list[tuple[str, str]] | None = None) -> Iterator[Backup]:
-    """Yields every backup of the pool, for a rebuild. Unreadable ones are added to `problems` and skipped; host and name of those
-    that the disk cannot read are added to `unread`.
+    """Yields every backup of the pool, for a rebuild. Unreadable backups are added to `problems` and skipped; host and name
+    of backups that the disk cannot read are added to `unread`.
     """
     for host in hosts_of(pool):
         names: list[str] = []
@@ -239,7 +239,7 @@ def _reconcile_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, d
 
 
 def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: ReconcileResult | None = None) -> ReconcileResult:
-    """Compares every final backup with its seal, by one pass through the root tree. Opens only those that differ."""
+    """Compares every final backup with its seal, by one pass through the root tree. Opens only backups that differ."""
     done = done or ReconcileResult()
     with _collect_errors(done.problems, "seals of backups"):
         with opened(pool.path) as fd:

@@ -194,7 +194,7 @@ def is_original(path: Path, subvolume: Subvolume, notes: Notes, name: str) -> bo
 
 def with_altered(notes: Notes, name: str, subvolume: Subvolume, now: str, seal: Seal) -> Notes:
     """Returns the notes in which that backup is altered. The time of the first detection and the first `seal` are kept: later
-    content is not what was backed up.
+    content was not backed up.
     """
     before = notes.note(name, ALTERED_NOTE) or {}
     sealed = before.get(SEALED_AT, seal.at) if before.get("subvolume") == subvolume.id else seal.at

@@ -42,7 +42,7 @@ def command_of(asked: ServeRequest, config: Config, program: Sequence[str]) -> t
 
 @dataclass(frozen=True, slots=True)
 class RestorePermissions:
-    """What the administrator allows the service in addition to restoring to the original place on the same host.
+    """Restores that the administrator allows the service, in addition to restores to the original place on the same host.
 
     `folder`: for restores to a folder of this machine. `elsewhere`: restores to other folders of the host. `in_place`: absolute
     paths of folders of this machine, below which files of a host that is this machine may be restored to their original place.

@@ -222,7 +222,7 @@ PER_ASKER = 250
 IN_ALL = 1000
 """Maximum number of waiting backups. Each is a file of half a kilobyte, and no process; more would be a mistake, or an attack."""
 FOR_OTHERS = 100
-"""The last slots of all are for those who have nothing waiting: a few users with very many requests do not shut out others."""
+"""The last slots of all are for users without a waiting backup: a few users with very many requests do not shut out others."""
 
 
 def is_started(job: ServeJob) -> bool:

@@ -1,4 +1,4 @@
-"""Rules about the state of the filesystem, and about quotas: simple quotas, which enforce those of hosts, and qgroups."""
+"""Rules about the state of the filesystem, about simple quotas, which enforce the quotas of hosts, and about qgroups."""
 
 import shlex
 from collections.abc import Iterator
@@ -144,7 +144,7 @@ _EXPIRY_RISK = "expire deletes backups whose grace period has ended"
 
 
 def _expiry(facts: DoctorFacts, *words: str) -> tuple[str, ...]:
-    """Returns these commands; if nothing expires, what has to be configured first."""
+    """Returns these commands of backupd; if nothing expires, a line about the missing configuration."""
     if facts.site.limits.advice == NO_POLICY:
         return (f"# nothing expires before {shlex.quote(str(facts.site.file))} has a [retention]",)
     return tuple(backupd(facts.site, command) for command in words)

@@ -366,7 +366,7 @@ def _chosen(context: _StatusSources, hosts: Sequence[str], group: str | None) ->
 
 
 def _only(status: _Status, chosen: frozenset[str], states: Sequence[str]) -> _Status:
-    """Returns the status of the chosen hosts; only those in one of the states, if any is given."""
+    """Returns the status of the chosen hosts; with `states`, only of hosts in one of these states."""
     report = status.report
     hosts = tuple(host for host in report.hosts if host.host in chosen and (not states or host.state in states))
     names = {host.host for host in hosts}

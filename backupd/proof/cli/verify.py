@@ -143,10 +143,10 @@ class VerifyOptions:
 def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
     """Read the files of backups from the disk, and compare them with their recorded checksums.
 
-    Without arguments it reads all backups of all hosts, otherwise those of each HOST, or each HOST@BACKUP. Those not verified for
-    the longest time come first. A file that several backups share is read once. The first time a file is read, its checksum is
-    recorded; later, it is compared with that. A file whose blocks do not match the checksums of btrfs is unreadable, even the first
-    time.
+    Without arguments it reads all backups of all hosts, otherwise those of each HOST, or each HOST@BACKUP. Backups that were not
+    verified for the longest time come first. A file that several backups share is read once. The first time a file is read, its
+    checksum is recorded; later, it is compared with that. A file whose blocks do not match the checksums of btrfs is unreadable,
+    even the first time.
 
     Ctrl-C, SIGTERM and --time stop it. The next `backupd verify` continues from there.
 

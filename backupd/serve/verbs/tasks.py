@@ -128,8 +128,8 @@ def _queue(call: Call, jobs: JobStore) -> dict[str, int]:
 
 
 def jobs(call: Call) -> list[dict[str, Any]]:
-    """Returns the jobs of the last 30 days, newest first, up to a number and up to the size of an answer; with `before` those that
-    follow that job in the list.
+    """Returns the jobs of the last 30 days, newest first, up to a number and up to the size of an answer; with `before` the jobs
+    that follow that job in the list.
     """
     size, before = AnswerSize(), call["before"]
     every = (
