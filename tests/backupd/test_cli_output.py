@@ -64,6 +64,7 @@ def test_status_as_json_has_the_agreed_fields_for_every_host(site: Nights) -> No
         "dedupe",
         "repeated",
         "failed",
+        "verdict",
         "pool",
         "lost",
         "clock",
