@@ -319,7 +319,7 @@ def _check_engine(
     if values.get("engine", "rsync") != "send":
         if own_keep is not None:
             reason = 'has no effect: only engine = "send" keeps snapshots on the host'
-            problems.say(file, dotted(HOST, name, "keep_on_host"), reason)
+            problems.add_notice(file, dotted(HOST, name, "keep_on_host"), reason)
         return
     where, path = f"{dotted(HOST, name, 'engine')} = {show(values['engine'])}", (HOST, name, "engine")
     own = [pattern for pattern in values["exclude"] if pattern not in DEFAULTS["exclude"]]
