@@ -14,7 +14,7 @@ from flask import Response
 from waitress import channel
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.viewer import NoSlot, Slots, Viewer
+from btrkeep.serving.viewer import NoSlot, RequestSlots, Viewer
 from btrkeep.units import printable
 from web.waitress_server import mark_stream
 
@@ -51,13 +51,13 @@ class TooManyDownloads(OperatorError):
     """The maximum number of downloads is reached."""
 
 
-PLACES = Slots(AT_ONCE, OF_ONE)
+PLACES = RequestSlots(AT_ONCE, OF_ONE)
 
 
 class _Body:
     """The response's body. Its `close` is always called, also if no piece was requested (HEAD, a client that has left)."""
 
-    def __init__(self, stream: ServiceStream, viewer: Viewer, content: str, places: Slots) -> None:
+    def __init__(self, stream: ServiceStream, viewer: Viewer, content: str, places: RequestSlots) -> None:
         self._stream, self._viewer, self._what, self._places = stream, viewer, content, places
         self._pieces = iter(stream)
         self._closed = False
@@ -81,7 +81,7 @@ class _Body:
 
 
 @contextmanager
-def place(viewer: Viewer, places: Slots = PLACES) -> Iterator[Slots]:
+def place(viewer: Viewer, places: RequestSlots = PLACES) -> Iterator[RequestSlots]:
     """Takes a slot for a download; returns it if the context ends with an error. Raises TooManyDownloads."""
     try:
         places.take(viewer)
@@ -95,7 +95,7 @@ def place(viewer: Viewer, places: Slots = PLACES) -> Iterator[Slots]:
         raise
 
 
-def sent(stream: ServiceStream, name: bytes, viewer: Viewer, places: Slots) -> Response:
+def sent(stream: ServiceStream, name: bytes, viewer: Viewer, places: RequestSlots) -> Response:
     """Returns the stream as a response that browsers save under `name`. The caller has taken a slot, which the response returns."""
     response = Response(_Body(stream, viewer, printable(name), places), mimetype="application/octet-stream", headers=_HEADERS)
     response.headers["Content-Disposition"] = disposition(name)

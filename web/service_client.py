@@ -14,7 +14,7 @@ from flask import current_app, g
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import RootServiceClient, Stream
 from btrkeep.serving.protocol import RequestRefused
-from btrkeep.serving.viewer import NoSlot, Slots
+from btrkeep.serving.viewer import NoSlot, RequestSlots
 from web import redaction
 from web.result_cache import ResultCache
 from web.source import viewer
@@ -25,7 +25,7 @@ downloads there must be threads left for the login and for the pages of the cata
 """
 OF_ONE = 5
 """The limit for one viewer, and for all viewers with the same limit of hosts together: a page sends one or two requests."""
-_PLACES = Slots(AT_ONCE, OF_ONE)
+_PLACES = RequestSlots(AT_ONCE, OF_ONE)
 
 
 class BoundedServiceClient(RootServiceClient):

@@ -29,7 +29,7 @@ from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool.marker import Pool, open_pool
 from btrkeep.serving.protocol import HEAD, LONGEST_FRAME, Request, RequestRefused, StreamHeader, stream_line
 from btrkeep.serving.server import Peer, Wire
-from btrkeep.serving.viewer import NoSlot, Slots, UnreadBytes, Viewer
+from btrkeep.serving.viewer import NoSlot, RequestSlots, UnreadBytes, Viewer
 from btrkeep.units import printable, show_times_in
 
 _MINUTE = 60.0
@@ -38,7 +38,7 @@ _MOST = 10_000
 """Maximum number of pairs of caller and verb that are remembered. A caller without a request for a minute counts as new."""
 
 
-class ConcurrencyLimit(Slots):
+class ConcurrencyLimit(RequestSlots):
     """A limit on concurrency."""
 
     @contextmanager

@@ -90,7 +90,7 @@ class NoSlot(Exception):
         self.own = own
 
 
-class Slots:
+class RequestSlots:
     """`at_once` slots, of which one user may use `of_one`, and so may all users with the same limit of hosts together. The last
     free slot is reserved for users without a slot.
     """

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from waitress import channel
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.viewer import Slots, Viewer
+from btrkeep.serving.viewer import RequestSlots, Viewer
 from web.app import create_app
 from web.dashboard_settings import Settings
 from web.download import TooManyDownloads, disposition, name_of, place, sent
@@ -220,7 +220,7 @@ class Stream:
 
 
 def test_a_download_gives_its_place_back_however_it_ends() -> None:
-    places = Slots(at_once=1, of_one=1)
+    places = RequestSlots(at_once=1, of_one=1)
     for breaks in (False, True):
         with place(ALICE, places):
             stream = Stream(breaks)
@@ -240,7 +240,7 @@ def test_a_download_gives_its_place_back_however_it_ends() -> None:
 
 
 def test_downloads_leave_room_for_others() -> None:
-    places = Slots(at_once=4, of_one=2)
+    places = RequestSlots(at_once=4, of_one=2)
     places.take(ALICE)
     places.take(ALICE)
     with pytest.raises(TooManyDownloads, match="of yours"), place(ALICE, places):
@@ -251,13 +251,13 @@ def test_downloads_leave_room_for_others() -> None:
     places.take(CAROL)
     with pytest.raises(TooManyDownloads, match="the maximum number"), place(Viewer("dave", "viewer"), places):
         pass
-    with pytest.raises(ValueError, match="no"), place(BOB, Slots(1, 1)) as taken:
+    with pytest.raises(ValueError, match="no"), place(BOB, RequestSlots(1, 1)) as taken:
         raise ValueError("no")
     assert not taken.total
 
 
 def test_accounts_of_one_customer_share_what_one_user_may_have() -> None:
-    places = Slots(at_once=4, of_one=2)
+    places = RequestSlots(at_once=4, of_one=2)
     accounts = [Viewer(f"acme{number}", "viewer", ("acme-*", "shop")) for number in range(3)]
     places.take(accounts[0])
     places.take(replace(accounts[1], hosts=("shop", "acme-*")))
