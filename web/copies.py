@@ -4,6 +4,7 @@ This server knows about another pool only what that pool recorded here at the en
 that both have. A viewer who is limited to hosts sees only these hosts.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -27,6 +28,7 @@ from btrkeep.decisions.copy_status import (
     read_stored,
     running_words,
 )
+from btrkeep.decisions.due import latest
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import counted, parse_backup_name
 from web.api import STATE, ApiRequest, Endpoint
@@ -246,6 +248,44 @@ def _age(name: str, now: datetime) -> float | None:
     return max(0.0, (now - started).total_seconds()) if started else None
 
 
+@dataclass(frozen=True, slots=True)
+class CopyBehind:
+    """A copy of a host without its newest backups."""
+
+    replica: str
+    """The name of the copy in the configuration."""
+    age: float
+    """Seconds since its newest backup began."""
+
+
+def copies_behind(source: RequestContext) -> Mapping[str, tuple[CopyBehind, ...]]:
+    """Returns the copies that are behind, by host; cached between requests. The caller must filter them by viewer.
+
+    A copy is behind if its last run did not copy the host completely, or if it is older than the copy may be: a copy fetched from
+    another pool by its age, one of a host of this pool by how much older it is than the newest complete backup here.
+    """
+    return source.cached("copies behind", lambda: _copies_behind(source))
+
+
+def _copies_behind(source: RequestContext) -> Mapping[str, tuple[CopyBehind, ...]]:
+    page = copies(source, Viewer("", "viewer"))
+    facts = source.cached("facts", lambda: source.catalogue.host_facts(latest(source.now)))
+    terms = {replica.name: replica.max_age for replica in page.replicas}
+    unfinished = {(replica.name, behind.host) for replica in page.replicas for behind in replica.behind}
+    by_host: dict[str, tuple[CopyBehind, ...]] = {}
+    for copy in page.copies:
+        newest, longest = facts.get(copy.host), terms.get(copy.replica)
+        if copy.age is None or longest is None:
+            continue
+        missed = copy.age
+        if not copy.from_there:
+            last = newest.last_complete if newest else None
+            missed -= max(0.0, (source.now - last).total_seconds()) if last else copy.age
+        if missed > longest or (copy.replica, copy.host) in unfinished:
+            by_host[copy.host] = (*by_host.get(copy.host, ()), CopyBehind(copy.replica, copy.age))
+    return by_host
+
+
 def in_a_sentence(page: CopiesPage) -> str:
     """Returns the state in one sentence, for the overview; "" without a replica."""
     if not page.replicas:
@@ -272,8 +312,9 @@ _MOST = 200
 def index() -> str:
     """Shows replicas, hosts without a copy, and the oldest copies."""
     page = copies(source(), viewer())
+    behind = {host: [copy.replica for copy in members] for host, members in copies_behind(source()).items()}
     oldest = sorted(page.copies, key=lambda copy: -(copy.age or 0.0))
-    return render_template("copies/copies.html", page=page, oldest=oldest[:_MOST], most=_MOST)
+    return render_template("copies/copies.html", page=page, oldest=oldest[:_MOST], most=_MOST, behind=behind)
 
 
 def _answer(asked: ApiRequest) -> CopiesPage:

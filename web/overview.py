@@ -323,8 +323,8 @@ class Present:
     """The verdict."""
     problems: tuple[Problem, ...]
     """The problems."""
-    tiles: tuple[tuple[str, str, int], ...]
-    """Of each tile the state or flag of its filter, the state in whose colour it is, and the number of hosts."""
+    tiles: tuple[tuple[str, bool, int], ...]
+    """Of each tile the state or flag of its filter, whether it is a flag, and the number of hosts."""
     total: int
     """Number of hosts."""
     by: str
@@ -335,8 +335,8 @@ class Present:
 
 def _present(here: RequestContext, who: Viewer) -> Present:
     rows = hosts.visible_to(who, hosts.every_row(here))
-    states = [(state, state, count) for state, count in hosts.state_counts(rows)]
-    flags = [(flag, "disabled" if flag == "disabled" else "bad", count) for flag, count in hosts.flag_counts(here, rows)]
+    states = [(state, False, count) for state, count in hosts.state_counts(rows)]
+    flags = [(flag, True, count) for flag, count in hosts.flag_counts(here, rows)]
     no_service = not who.limited and here.config.services == ()
     return Present(_verdict(here, who), problems(here, who), (*states, *flags), len(rows), notified_by(here), no_service)
 

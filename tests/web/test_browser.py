@@ -5,7 +5,7 @@ import re
 import time
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from btrkeep.catalogue import Catalogue, Progress
 from tests.beds.browser import PHONE, Noticed, enter, log_in, visit
@@ -78,6 +78,37 @@ def test_each_line_of_the_problems_opens_as_many_hosts_as_it_counts(site: Dashbo
             page.goto(address)
             expect(page.locator("table.hosts tbody tr")).to_have_count(count)
         noticed.nothing()
+
+
+def test_a_host_with_damage_a_copy_behind_or_disabled_is_green_nowhere(site: Dashboard, browser: Browser) -> None:
+    """The invented site has a damaged host, a disabled one, and a fetched one whose copy is a week old."""
+    assert site.made
+    behind = site.made.fetched[-1]
+    with visit(browser, site.url) as (page, noticed):
+        enter(page, site.url, site.cookie)
+        page.goto("/hosts?state=ok")
+        good = colour_of(page.locator("td .state-ok").first)
+        for flag, badge, remark in (
+            ("damaged", "damaged", "1 backup damaged"),
+            ("disabled", "disabled", "not enabled: nightly runs skip it"),
+            ("behind", "copy behind", "its copy in branch is 7d"),
+        ):
+            page.goto("/")
+            page.locator(f'.counts a[href="/hosts?state={flag}"]').click()
+            row = page.locator("table.hosts tbody tr").filter(has_text=behind if flag == "behind" else "").first
+            expect(row.locator("td.at-right")).to_contain_text(badge)
+            expect(row.locator("td.remark")).to_contain_text(remark)
+            assert good not in {colour_of(state) for state in row.locator(".state").all()}, flag
+            row.get_by_role("link").first.click()
+            assert good not in {colour_of(state) for state in page.locator("h1 .state").all()}, flag
+            expect(page.locator("h1")).to_contain_text(badge)
+            expect(page.locator(".note").first).to_be_visible()
+        expect(page.locator("main")).to_contain_text("the copy of this host in branch is behind")
+        noticed.nothing()
+
+
+def colour_of(locator: Locator) -> str:
+    return str(locator.evaluate("e => getComputedStyle(e).color"))
 
 
 def test_a_wrong_password_says_so_and_a_logout_ends_it(site: Dashboard, browser: Browser) -> None:

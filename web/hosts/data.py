@@ -34,6 +34,7 @@ from btrkeep.decisions.overall import NEVER, PROBLEM_STATES
 from btrkeep.serving.viewer import Viewer
 from web import running
 from web.api import OneOf, either_way
+from web.copies import copies_behind
 from web.hosts import nights
 from web.hosts.nights import HostNight, KnownPeriod
 from web.redaction import WITHHELD, host_error, host_line
@@ -44,8 +45,8 @@ UNCONFIGURED = "unconfigured"
 """The state of a host that has backups, but is not configured: it was removed, or was not added yet, as after an import."""
 ALL_STATES = (*STATES, UNCONFIGURED, COPY)
 NOT_OURS = (UNCONFIGURED, COPY)
-FLAGS = ("damaged", "altered", "disabled")
-"""What a host may be besides its state: it has damaged or altered backups, or it is not enabled."""
+FLAGS = ("damaged", "altered", "behind", "disabled")
+"""What a host may be besides its state: it has damaged or altered backups, a copy of it is behind, or it is not enabled."""
 _ALWAYS_SHOWN = frozenset(STATES) - {UNKNOWN}
 _WORST_FIRST = {
     state: place for place, state in enumerate(("failing", "suspect", "never", "late", UNKNOWN, "ok", UNCONFIGURED, COPY))
@@ -87,6 +88,8 @@ class HostRow:
     """The error or the warning; "": there is none."""
     tone: str
     """Which of the two `words` is: error, warning, or ""."""
+    flags: tuple[str, ...] = ()
+    """Those of FLAGS that apply; only for displayed hosts."""
     live_paths: int | None = None
     """Number of source paths that its newest complete backup did not read from snapshots; null: `snapshots` was off."""
     nights: tuple[HostNight, ...] = ()
@@ -114,7 +117,7 @@ class Query:
     state: Annotated[
         str,
         OneOf(("", *ALL_STATES, *FLAGS)),
-        Field(description="Only hosts in this state, with damaged or altered backups, or disabled ones."),
+        Field(description="Only hosts in this state, with damaged or altered backups, a copy that is behind, or disabled ones."),
     ] = ""
     group: Annotated[str, Field(max_length=255, description="Only hosts of this group.")] = ""
     cause: Annotated[str, Field(max_length=300, description="Only hosts that need attention for this cause.")] = ""
@@ -143,7 +146,8 @@ class HostList:
     orders: tuple[str, ...]
     """The possible orders."""
     flags: tuple[tuple[str, int], ...] = ()
-    """Number of hosts with damaged or altered backups, and of disabled ones, of those that match `q` and `group`."""
+    """Number of hosts with damaged or altered backups or copies that are behind, and of disabled ones, of those that match `q` and
+    `group`."""
 
 
 def every_row(source: RequestContext) -> tuple[HostRow, ...]:
@@ -318,7 +322,7 @@ def is_disabled(row: HostRow) -> bool:
 def flags_of(source: RequestContext, row: HostRow) -> tuple[str, ...]:
     """Returns those of FLAGS that apply to the host."""
     bad = bad_backups(source).get(row.host)
-    applies = (bool(bad and bad.damaged), bool(bad and bad.altered), is_disabled(row))
+    applies = (bool(bad and bad.damaged), bool(bad and bad.altered), row.host in copies_behind(source), is_disabled(row))
     return tuple(flag for flag, applies_now in zip(FLAGS, applies, strict=True) if applies_now)
 
 
@@ -346,7 +350,9 @@ def in_order(rows: Sequence[HostRow], sort: str) -> list[HostRow]:
 
 
 def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRow, ...]:
-    """Returns the rows with their last nights, which are cached between requests, and with messages that the viewer may read."""
+    """Returns the rows with their flags, their last nights, which are cached between requests, and messages that the viewer may
+    read.
+    """
     names = tuple(row.host for row in rows)
     nights_by_host = source.cached(("strips", names), lambda: _strips(source, names))
     facts = every_facts(source)
@@ -355,6 +361,7 @@ def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRo
             row,
             words=_visible_message(row, source.config.hosts.get(row.host), facts.get(row.host)),
             nights=nights_by_host[row.host],
+            flags=flags_of(source, row),
             strip=nights.words(nights_by_host[row.host]),
         )
         for row in rows

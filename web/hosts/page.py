@@ -13,11 +13,12 @@ from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import LONGEST_REASON
-from btrkeep.units import format_time, parse_backup_name
+from btrkeep.units import counted, format_duration, format_time, parse_backup_name
 from web.api import either_way
+from web.copies import copies_behind
 from web.filters import absolute
 from web.hosts.charts import duration_chart, new_chart, shape, size_chart, strip_paths, width
-from web.hosts.data import ALL_STATES, FLAGS, ORDERS, Query, bad_backups, host_list
+from web.hosts.data import ALL_STATES, FLAGS, ORDERS, HostRow, Query, bad_backups, host_list
 from web.hosts.host import HostPage, backup_of, host_page, near_names
 from web.jobs.data import RequestedJob, asked
 from web.request_values import choice
@@ -44,7 +45,17 @@ def index() -> str:
         sort=choice("sort", either_way(ORDERS).words) or "host",
         page=request.args.get("page", 1, int),
     )
-    return render_template("hosts/hosts.html", list=host_list(source(), viewer(), query), bad=bad_backups(source()))
+    return render_template("hosts/hosts.html", list=host_list(source(), viewer(), query), remarks=_remarks)
+
+
+def _remarks(row: HostRow) -> list[tuple[str, str]]:
+    """Returns the remarks about the flags of a host, each with its class."""
+    bad, behind = bad_backups(source()).get(row.host), copies_behind(source()).get(row.host, ())
+    counts = ((bad.damaged, "damaged"), (bad.altered, "altered")) if bad else ()
+    words = ", ".join(f"{counted(count, 'backup')} {what}" for count, what in counts if count)
+    remarks = [(words, "is-bad")] if words else []
+    remarks += [(f"its copy in {copy.replica} is {format_duration(copy.age)} old", "is-late") for copy in behind]
+    return remarks + ([("not enabled: nightly runs skip it", "is-late")] if "disabled" in row.flags else [])
 
 
 @blueprint.get("/hosts/<host>")
@@ -61,6 +72,7 @@ def host(host: str) -> Response | str | tuple[str, int]:
         "hosts/host.html",
         page=page,
         row=page.row,
+        behind=copies_behind(here).get(host, ()),
         charts=[chart for chart in charts if chart],
         exact=exact is not None,
         problem=problem,
