@@ -20,7 +20,7 @@ import numpy as np
 from balancer.cost_model import MeasuredBalance
 from balancer.run_types import BalanceEvent, BalanceOutcome, BalanceStarted, PlannedBlockGroup, Report, StepDone, StopReason
 from balancer.score import BAD
-from balancer.survey import Survey, identity
+from balancer.survey import Survey, filesystem_uuid
 from btrkeep.errors import ConfigError, OperatorError, UsageError
 from btrkeep.pool.mounts import open_btrfs
 from btrkeep.process.proc import start_time
@@ -45,7 +45,7 @@ def catalogue_of(path: Path, pool: str | None = None, config: Path | None = None
     configuration is invalid, PoolUnusable if it is missing, and UsageError if it is on another filesystem.
     """
     with open_btrfs(path):
-        filesystem = identity(path)
+        filesystem = filesystem_uuid(path)
     if pool is not None or config is not None:
         return _named(path, filesystem, pool, config)
     configs = {config.pool.state: config for config in _configured() if _filesystem_of(config) == filesystem}
@@ -160,7 +160,7 @@ def record_sample(state: Path, sample: "FreeSpaceScore") -> None:
         catalogue.add_score(sample)
 
 
-def measured(state: Path, filesystem: str) -> list[MeasuredBalance]:
+def measured_balances(state: Path, filesystem: str) -> list[MeasuredBalance]:
     """Returns the costs of the last balanced block groups of a filesystem, newest first. Raises OperatorError."""
     with catalogue_with_history(state) as catalogue:
         steps = catalogue.measured(filesystem) if catalogue else []
@@ -194,7 +194,7 @@ class HistoryLine:
     """Bytes moved by balances since the sample displayed above it; None for the first."""
 
 
-def shown(looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]", count: int) -> list[HistoryLine]:
+def thinned_history(looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]", count: int) -> list[HistoryLine]:
     """Returns the samples, oldest first, reduced to `count`. A balance counts at its end or its last sign of life."""
     kept = [looks[at] for at in thinned([look.taken for look in looks], count)]
     lines = []

@@ -14,7 +14,7 @@ from balancer.choose import rank, why_not
 from balancer.cost_model import Model
 from balancer.explain import ExplainedBlockGroup, explain
 from balancer.run_types import MAP_CELLS, PlannedBlockGroup, RunSettings, SpaceNumbers, StepDone
-from balancer.score import below
+from balancer.score import free_below
 from balancer.survey import Cost, DataBlockGroups, Survey, cost, survey
 from btrkeep.errors import UsageError
 from btrkeep.pool.allocation import read_allocation, read_room
@@ -83,7 +83,7 @@ class FilesystemReading:
             fragments=int(groups.fragments.sum()),
             score=self.score,
             largest_free=int(groups.largest_free.max(initial=0)),
-            free_in_large=int(self.survey.bytes.sum()) - below(_LARGE, self.survey.bytes),
+            free_in_large=int(self.survey.bytes.sum()) - free_below(_LARGE, self.survey.bytes),
         )
 
 
@@ -113,7 +113,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class BestBlockGroup:
-    """The result of `choose`."""
+    """The result of `choose_block_group`."""
 
     index: int | None
     """The index of the best block group; None: no block group can be balanced now."""
@@ -125,7 +125,7 @@ class BestBlockGroup:
     """Why the data of the first that fits cannot be moved; "" if `index` is set or none fits."""
 
 
-def choose(
+def choose_block_group(
     seen: FilesystemReading, settings: RunSettings, costs: Costs, set_aside: Collection[int], left: int | None
 ) -> BestBlockGroup:
     """Ranks all block groups, then chooses by cost among the first CONSIDERED that fit into `left` bytes.
@@ -179,7 +179,7 @@ def _with(groups: DataBlockGroups, index: int, new_groups: DataBlockGroups) -> D
     return DataBlockGroups(*(np.concatenate((old[:index], new, old[index + 1 :])) for old, new in columns))
 
 
-def planned(fd: int, seen: FilesystemReading, settings: RunSettings, model: Model) -> list[PlannedBlockGroup]:
+def plan_all(fd: int, seen: FilesystemReading, settings: RunSettings, model: Model) -> list[PlannedBlockGroup]:
     """Returns all block groups that would be balanced, in order, if nothing else changed. Raises OSError.
 
     Reads the costs of all of them, which may take some seconds.
@@ -211,7 +211,7 @@ def _types(fd: int, groups: DataBlockGroups, indices: Sequence[int]) -> tuple[li
 
 
 def _in_turn(used: Sequence[int], ranked: Sequence[int], place: dict[int, int], left: int | None) -> tuple[list[int], list[int]]:
-    """Returns the block groups in the order of `choose`, until none fits into `left` bytes; and the rest."""
+    """Returns the block groups in the order of `choose_block_group`, until none fits into `left` bytes; and the rest."""
     taken: list[int] = []
     rest = list(ranked)
     while True:

@@ -16,14 +16,21 @@ from balancer.balance_plan import (
     BestBlockGroup,
     Costs,
     FilesystemReading,
-    choose,
+    choose_block_group,
     excluded_by_device,
     is_filled,
-    planned,
+    plan_all,
     read_filesystem,
     recheck_group,
 )
-from balancer.contention import alone, backups_at_work, lock_folders, operation_and_who, require_balanceable, under_way_error
+from balancer.contention import (
+    backups_at_work,
+    lock_folders,
+    lock_out_expiries,
+    operation_and_who,
+    require_balanceable,
+    under_way_error,
+)
 from balancer.cost_model import DEFAULT, Model
 from balancer.relocation import Attempt, RunSoFar, attempt
 from balancer.run_types import (
@@ -37,7 +44,7 @@ from balancer.run_types import (
     StopReason,
 )
 from balancer.stop_rules import Stop, StopFacts
-from balancer.survey import identity
+from balancer.survey import filesystem_uuid
 from btrkeep.errors import LockHeld
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.allocation import read_room
@@ -72,7 +79,7 @@ class Balancing:
         with open_btrfs(self._path) as self._fd:
             require_balanceable(self._path)
             self._begun, self._started = time.monotonic(), datetime.now(UTC)
-            self._filesystem = identity(self._path)
+            self._filesystem = filesystem_uuid(self._path)
             self._require_no_other()
             self._locks = lock_folders(self._path, self._filesystem, self._settings.locks)
             self._pressure, self._costs = IoPressure(), Costs(self._fd)
@@ -88,8 +95,8 @@ class Balancing:
             raise under_way_error(self._fd, self._path, exclusive, by)
 
     def _rehearse(self) -> Report:
-        obstacle = stops.stop(stops.BEFORE, self._settings, self._facts())
-        steps = planned(self._fd, self._seen, self._settings, self._model)
+        obstacle = stops.first_stop(stops.BEFORE, self._settings, self._facts())
+        steps = plan_all(self._fd, self._seen, self._settings, self._model)
         number = sum(step.is_within for step in steps)
         why = f"the run would not start: {obstacle.why}" if obstacle else f"{number} of {len(steps)} block groups would be balanced"
         return self._report(Stop(obstacle.reason if obstacle else StopReason.DONE, why), planned=tuple(steps))
@@ -109,13 +116,13 @@ class Balancing:
     def _after(self, group: PlannedBlockGroup) -> Stop | None:
         """Balances the block group, perhaps after waiting for backups; returns the reason if the run ends with it."""
         try:
-            with alone(self._locks if self._settings.yield_to_backups else (), datetime.now(UTC)):
+            with lock_out_expiries(self._locks if self._settings.yield_to_backups else (), datetime.now(UTC)):
                 stop = self._step(group)
         except LockHeld as error:
             stop = self._kept_out(error)
         if stop is not None and not stop.passes:
             return stop
-        ended = stops.after(self._steps, self._settings.policy)
+        ended = stops.stop_after_steps(self._steps, self._settings.policy)
         # Filling a device is a gain that is visible neither in the score nor in the total unallocated space.
         return None if ended and ended.reason is StopReason.NO_GAIN and self._settings.fill is not None else ended
 
@@ -173,7 +180,7 @@ class Balancing:
 
     def _obstacle(self) -> Stop | None:
         """Waits for conditions that may end; returns why no block group may be started, None if one may."""
-        stop = stops.stop(stops.BEFORE, self._settings, self._facts(self._quiet_pressure()))
+        stop = stops.first_stop(stops.BEFORE, self._settings, self._facts(self._quiet_pressure()))
         if stop is None or not stop.passes:
             return stop
         begun = time.monotonic()
@@ -181,7 +188,7 @@ class Balancing:
             self._tell(Waiting(stop.why))
             self._pressure.restart()
             self.cancellation.sleep(min(_LOOK_AGAIN, self._settings.patience))
-            now = stops.stop(stops.BEFORE, self._settings, self._facts(self._pressure.share()))
+            now = stops.first_stop(stops.BEFORE, self._settings, self._facts(self._pressure.share()))
             if now is None:
                 self._seen = self._read_filesystem()  # other programs were active in between
             if now is None or not now.passes:
@@ -226,7 +233,7 @@ class Balancing:
                     StopReason.DONE, f"device {self._settings.fill} no longer has more unallocated space than the other devices"
                 )
             excluded = self._set_aside | self._made_since() | dropped | excluded_by_device(self._fd, self._settings)
-            choice = choose(self._seen, self._settings, self._costs, excluded, self._left)
+            choice = choose_block_group(self._seen, self._settings, self._costs, excluded, self._left)
             if choice.index is None:
                 return self._nothing(choice)
             group = recheck_group(self._fd, self._seen, choice, self._settings, self._model, self._steps)
@@ -235,7 +242,7 @@ class Balancing:
             dropped.add(int(self._seen.survey.groups.vaddr[choice.index]))
             self._seen = self._read_filesystem()
         busy = Stop(StopReason.DONE, "the filesystem changes faster than a block group can be chosen")
-        return stops.stop({StopReason.SIGNAL}, self._settings, self._light_facts(None)) or busy
+        return stops.first_stop({StopReason.SIGNAL}, self._settings, self._light_facts(None)) or busy
 
     def _nothing(self, choice: BestBlockGroup) -> Stop:
         if choice.no_place:
@@ -274,7 +281,7 @@ class Balancing:
             self._looked = time.monotonic()
             seen = self._backups()
             backups, self._seen_backups = seen if self._seen_backups else None, seen
-        return stops.stop(stops.DURING, self._settings, self._light_facts(backups))
+        return stops.first_stop(stops.DURING, self._settings, self._light_facts(backups))
 
     def _done(self, group: PlannedBlockGroup, started: datetime, tried: Attempt, counter: int) -> StepDone:
         before, self._seen = self._seen, self._read_filesystem()

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from balancer.survey import identity
+from balancer.survey import filesystem_uuid
 from btrkeep.errors import ConfigError, LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.balance_ioctl import balance_now, exclusive_operation, missing_devices
 from btrkeep.pool.locks import BALANCE_LOCK, Holder, read_holder, take_lock
@@ -58,13 +58,13 @@ def backups_at_work(folders: Iterable[Path], *, only_expiry: bool = False) -> st
     for folder in folders:
         for file in [folder / _EXPIRY] if only_expiry else _held(folder):
             holder = read_holder(file)
-            if holder and _works(holder, file):
+            if holder and _is_running(holder, file):
                 return f"{holder.what} (process {holder.pid})"
     return None
 
 
 @contextmanager
-def alone(folders: Iterable[Path], now: datetime) -> Iterator[None]:
+def lock_out_expiries(folders: Iterable[Path], now: datetime) -> Iterator[None]:
     """Prevents expiries of these pools from deleting, by taking their locks. Raises LockHeld, PoolUnusable."""
     with ExitStack() as held:
         for folder in folders:
@@ -83,7 +83,7 @@ def _held(folder: Path) -> Iterator[Path]:
         )
 
 
-def _works(holder: Holder, file: Path) -> bool:
+def _is_running(holder: Holder, file: Path) -> bool:
     if holder.is_alive:
         return True
     with suppress(OSError):  # a receiver that outlived a killed run still writes
@@ -100,7 +100,7 @@ def operation_and_who(path: Path) -> tuple[str, str]:
 
 
 def _user_of(path: Path) -> str:
-    filesystem = identity(path)
+    filesystem = filesystem_uuid(path)
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):

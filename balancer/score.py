@@ -187,12 +187,12 @@ WORTH = 0.05
 _SMALL, _MIDDLING = 1 << 20, 16 << 20
 
 
-def below(limit: int, by_size: Array) -> int:
+def free_below(limit: int, by_size: Array) -> int:
     """Free bytes in extents smaller than `limit`, a power of two. `by_size`: i64[SIZES], the histogram's bytes."""
     return int(by_size[: limit.bit_length() - 1].sum())
 
 
-def worth(score: Array, used: Array) -> Array:
+def worth_balancing(score: Array, used: Array) -> Array:
     """i64[m]: which of n block groups (f64[n], u64[n]) are worth balancing, the best first.
 
     Those above BAD, by benefit, until WORTH of the data would be moved; the first one whatever its size.
@@ -212,7 +212,7 @@ def judgement(score: Array, used: Array, by_size: Array) -> str:
         return "There are no data block groups yet."
     if not free:
         return "The data block groups have no free space: new data takes unallocated space."
-    small, middling = (format_share(below(limit, by_size) / free) for limit in (_SMALL, _MIDDLING))
+    small, middling = (format_share(free_below(limit, by_size) / free) for limit in (_SMALL, _MIDDLING))
     lies = (
         f"Of {format_size(free)} free in data block groups, {small} are in extents below 1 MiB and {middling} in extents "
         "below 16 MiB"
@@ -224,7 +224,7 @@ def _what_to_do(score: Array, used: Array) -> str:
     bad = int((score > BAD).sum())
     if not bad:
         return f"no block group scores above {BAD:.0f}: nothing is worth balancing"
-    best = worth(score, used)
+    best = worth_balancing(score, used)
     moves, share = format_size(int(used[best].sum())), format_share(float(score[best].sum() / score.sum()))
     which = f"the {len(best):,} with the most benefit" if len(best) < bad else "it" if bad == 1 else "them"
     have = "scores" if bad == 1 else "score"

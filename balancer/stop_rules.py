@@ -61,7 +61,7 @@ DURING = frozenset({StopReason.SIGNAL, StopReason.BACKUPS, StopReason.TIME, Stop
 """Reasons to cancel the present block group."""
 
 
-def stop(reasons: Collection[StopReason], settings: RunSettings, facts: StopFacts) -> Stop | None:
+def first_stop(reasons: Collection[StopReason], settings: RunSettings, facts: StopFacts) -> Stop | None:
     """Returns the first of these reasons that ends the run or makes it wait."""
     return next((candidate for candidate in _reasons(settings, facts) if candidate.reason in reasons), None)
 
@@ -109,7 +109,7 @@ def _time_left(settings: RunSettings, facts: StopFacts) -> list[tuple[float, Sto
     return left
 
 
-def after(steps: Sequence[StepDone], policy: str) -> Stop | None:
+def stop_after_steps(steps: Sequence[StepDone], policy: str) -> Stop | None:
     """Returns why the results of the last block groups make it useless to continue. The policy defines the gain."""
     if not steps:
         return None

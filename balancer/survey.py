@@ -56,7 +56,7 @@ class Cost:
     largest: int
 
 
-def identity(path: Path) -> str:
+def filesystem_uuid(path: Path) -> str:
     """Returns the UUID of the btrfs that contains `path`, a folder or a file. Raises OSError."""
     with ClosingFd(os.open(path if path.is_dir() else path.resolve().parent, os.O_RDONLY | os.O_CLOEXEC)) as fd:
         return filesystem(fd).uuid

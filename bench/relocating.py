@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from balancer.balance_plan import Costs, FilesystemReading, choose, read_filesystem
+from balancer.balance_plan import Costs, FilesystemReading, choose_block_group, read_filesystem
 from balancer.choose import FLOORS, Floors
 from balancer.cost_model import MeasuredBalance
 from balancer.run_types import RunSettings, SpaceNumbers
@@ -71,7 +71,7 @@ class Way:
     def _step(self, fd: int, seen: FilesystemReading, costs: Costs, left: int, last: int) -> FilesystemReading | None:
         groups = seen.survey.groups
         made = set(groups.vaddr[groups.vaddr > last].tolist())
-        index = choose(seen, self._settings, costs, made, left).index
+        index = choose_block_group(seen, self._settings, costs, made, left).index
         if index is None:
             return None
         cost = costs.of(groups, [index])[int(groups.vaddr[index])]

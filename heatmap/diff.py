@@ -178,11 +178,15 @@ def lines(compared: StateDifference, top: int) -> Iterator[str]:
     if len(compared.moves.vaddr):
         yield f"{'moved':<10} {counted(int(compared.moves.came.sum()), 'device extent')}"
     for devid, old, two in compared.devices:
-        yield f"device {devid}: {format_size(old)} -> {format_size(two)}" if old and two else f"device {devid}: {_came(old, two)}"
+        yield (
+            f"device {devid}: {format_size(old)} -> {format_size(two)}"
+            if old and two
+            else f"device {devid}: {_change_of(old, two)}"
+        )
     yield from _worst(compared.changes, top)
 
 
-def _came(old: int, two: int) -> str:
+def _change_of(old: int, two: int) -> str:
     return f"new, {format_size(two)}" if two else f"gone, {format_size(old)}"
 
 

@@ -135,7 +135,7 @@ class Grid:
         return float(self.total_bytes / 4**self.order)
 
 
-def choose(order: int | None, size: int | None, curve: str, total_bytes: int, granularity: int) -> Grid:
+def choose_grid(order: int | None, size: int | None, curve: str, total_bytes: int, granularity: int) -> Grid:
     """Returns the grid: without an order one whose pixels are `granularity` bytes or less, with order 10 at most; size is 10 or
     more.
 

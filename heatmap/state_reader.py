@@ -27,7 +27,7 @@ from btrkeep.treescan.block_groups import (
 from btrkeep.treescan.extents import SHARED, Extents, extents, gaps
 from btrkeep.treescan.free_space import free_space, has_free_space_tree
 from heatmap.filesystem_state import DATA, Array, FilesystemState
-from heatmap.grid import Canvas, choose
+from heatmap.grid import Canvas, choose_grid
 from heatmap.whole_filesystem import CellColours, Cells, Drawing
 
 
@@ -189,7 +189,7 @@ def draw_extents(
 
     Raises OSError, OperatorError: `size` below `order`.
     """
-    grid = choose(order, size, curve, int(length.sum()), sectorsize)
+    grid = choose_grid(order, size, curve, int(length.sum()), sectorsize)
     canvas = Canvas(grid)
     behind = (np.cumsum(length) - length).astype(np.int64)
     for batch in extents(fd, int(vaddr[0]), int(vaddr[-1] + length[-1]) - 1):

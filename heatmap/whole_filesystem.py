@@ -23,7 +23,7 @@ from btrkeep.choices import SORTS
 from btrkeep.fs.output_file import whole_file
 from btrkeep.units import format_time
 from heatmap.filesystem_state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, FilesystemState
-from heatmap.grid import MIN_BRIGHTNESS, OVERVIEW_GRANULARITY, Canvas, Grid, Runs, choose
+from heatmap.grid import MIN_BRIGHTNESS, OVERVIEW_GRANULARITY, Canvas, Grid, Runs, choose_grid
 
 PHYSICAL, VIRTUAL = SORTS
 
@@ -108,7 +108,7 @@ def overview(
     names = " ".join(map(str, devid.tolist()))
     scope = f"device {names}" if sort == PHYSICAL else "chunks" if devices is None else f"chunk stripes on devices {names}"
     paint = colouring(state)
-    grid = choose(order, size, curve, int(total_bytes.sum()), OVERVIEW_GRANULARITY)
+    grid = choose_grid(order, size, curve, int(total_bytes.sum()), OVERVIEW_GRANULARITY)
     canvas = Canvas(grid, min_brightness)
     canvas.fill(cells.first_byte, cells.length, paint.share[cells.group], paint.rgb[cells.group])
     return Drawing(grid, scope, cells, canvas.finish())

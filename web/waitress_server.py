@@ -250,11 +250,11 @@ def server_of(app: "WSGIApplication", settings: Settings) -> Any:
     for dispatcher in dispatchers.values():
         if isinstance(dispatcher, server.BaseWSGIServer):  # one listening server for each address
             dispatcher.channel_class = Channel
-            dispatcher.maintenance = partial(_looked, dispatcher)
+            dispatcher.maintenance = partial(_check_connections, dispatcher)
     return made
 
 
-def _looked(listening: Any, now: float) -> None:
+def _check_connections(listening: Any, now: float) -> None:
     """Runs waitress's own check for ended connections, which it makes every few seconds; and the checks of this module."""
     type(listening).maintenance(listening, now)
     channels = list(listening.active_channels.values())

@@ -77,7 +77,7 @@ class DedupeJob:
 
 
 @contextmanager
-def noted(catalogue: Catalogue, now: datetime) -> Iterator[DedupeJob]:
+def recorded_job(catalogue: Catalogue, now: datetime) -> Iterator[DedupeJob]:
     """Yields the job, whose `end` the caller calls; an error ends it as failed."""
     job = DedupeJob(catalogue, now)
     try:
@@ -162,7 +162,7 @@ def command(
             return cancellation.exit_status()
         read_before_waiting(context, lambda line: print_wrapped(line, err=True), cancellation)
         locked("verify").release()  # not while a verify reads
-        with locked("dedupe"), writing(context.pool), noted(context.catalogue, moment) as job:
+        with locked("dedupe"), writing(context.pool), recorded_job(context.catalogue, moment) as job:
 
             def tell(line: str) -> None:
                 status.go_on(lambda: line)

@@ -43,7 +43,7 @@ class FoundDifferences:
             self.samples.append(f"{printable(name)}: {difference}")
 
 
-def command(source: Path, copy: Path, names: Path | None, exclusions: Path | None = None) -> tuple[str, ...]:
+def comparison_command(source: Path, copy: Path, names: Path | None, exclusions: Path | None = None) -> tuple[str, ...]:
     """Returns the command. `names`: a file with the restored names, each followed by a NUL; None: everything except the folders in
     the file `exclusions` (write_exclusions).
     """
@@ -106,7 +106,7 @@ async def compare(
     def hear(data: bytes) -> None:
         error_output.extend(data[: max(0, _LONGEST - len(error_output))])
 
-    group = Group.start(command(source, copy, names, exclusions), on_stdout=take, on_stderr=hear)
+    group = Group.start(comparison_command(source, copy, names, exclusions), on_stdout=take, on_stderr=hear)
     ended = asyncio.create_task(group.wait())
     waits = False
     while not ended.done():

@@ -33,7 +33,7 @@ class AddedValues:
         return own + [item for item in dict.fromkeys(self.items) if item not in own]
 
 
-def assigned(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, Any]:
+def parse_assignments(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, Any]:
     """The keys and their values; None for those to be unset, AddedValues for KEY+=VALUE. Raises UsageError."""
     keys: dict[str, Any] = {}
     for word in words:
@@ -104,7 +104,7 @@ def _read_host(line: str) -> tuple[str, dict[str, Any]]:
     if "=" in name:
         raise UsageError(f"{name!r} is not a host's name", "write each line as NAME KEY=VALUE...")
     require_host_name(name)
-    return name, assigned(tuple(words), ()) if words else {}
+    return name, parse_assignments(tuple(words), ()) if words else {}
 
 
 def _key(name: str) -> ConfigKey:

@@ -178,7 +178,7 @@ def _fingerprint(line: str) -> str:
     return f"{size} {fingerprint} {kind}"
 
 
-def learn(host_key: HostKey, known_hosts: Path) -> None:
+def record_host_key(host_key: HostKey, known_hosts: Path) -> None:
     """Appends the key to known_hosts, on its own line. Raises OperatorError."""
     try:
         known_hosts.parent.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -76,14 +76,14 @@ class SampleFacts:
     """The newest score of its free space; None: none."""
 
 
-def keep(catalogue: Catalogue, pool: Pool, taken: datetime, reading: PoolReading) -> Sample:
+def store_sample(catalogue: Catalogue, pool: Pool, taken: datetime, reading: PoolReading) -> Sample:
     """Stores one sample in the catalogue. Raises CatalogueBusy if that was locked for longer than PATIENCE, and OperatorError."""
     catalogue.wait_at_most(PATIENCE)
     everything = SampleFacts(pool, taken, reading, catalogue.newest_score(pool.filesystem))
-    return catalogue.add_sample(pool.filesystem, lambda before: make(everything, before))
+    return catalogue.add_sample(pool.filesystem, lambda before: make_sample(everything, before))
 
 
-def make(sample_facts: SampleFacts, before: Sample | None) -> Sample:
+def make_sample(sample_facts: SampleFacts, before: Sample | None) -> Sample:
     """Returns the sample; `before` is the previous one. Pure."""
     counters = as_document(sample_facts.reading.counters)
     if sample_facts.pool.rehearsal:
@@ -118,14 +118,14 @@ def make(sample_facts: SampleFacts, before: Sample | None) -> Sample:
     )
 
 
-def thin(catalogue: Catalogue, filesystem: str, now: datetime, zone: ZoneInfo) -> None:
+def thin_samples(catalogue: Catalogue, filesystem: str, now: datetime, zone: ZoneInfo) -> None:
     """Merges old samples into hours and days, some at a time. Raises CatalogueBusy, and OperatorError."""
     for step in STEPS:
         oldest = catalogue.oldest_sample(filesystem, step.span)
         due = window(step, oldest, now, zone, _AT_A_TIME) if oldest else None
         if due:
             old = catalogue.samples(filesystem, *due, step.span)
-            catalogue.replace_samples([sample.id for sample in old], merged(old, step, zone))
+            catalogue.replace_samples([sample.id for sample in old], merge_samples(old, step, zone))
 
 
 RAW_FOR = timedelta(days=14)
@@ -171,7 +171,7 @@ def window(step: ThinningStep, oldest: datetime, now: datetime, zone: ZoneInfo, 
     return start, min(last, step.start(start + at_most * step.length + step.length / 2, zone))
 
 
-def merged(samples: Sequence[Sample], step: ThinningStep, zone: ZoneInfo) -> list[Sample]:
+def merge_samples(samples: Sequence[Sample], step: ThinningStep, zone: ZoneInfo) -> list[Sample]:
     """Merges samples of one span, oldest first, into one for each hour or day that has any."""
     return [_merged_sample(list(group), step.into) for _, group in groupby(samples, lambda sample: step.start(sample.taken, zone))]
 

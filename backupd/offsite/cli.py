@@ -13,7 +13,7 @@ from backupd.cli.command_context import completing_config, dry_run_option, opene
 from backupd.cli.copy_commands import chosen_copies, closing_time, is_copy_due, left_words, report_unreached
 from backupd.expire.report import expiry_words, skip_words
 from backupd.offsite.offsite_run import OffsiteEvent, OffsitePlan, OffsiteProgress, OffsiteRun, OffsiteSummary, Sent
-from backupd.offsite.repository import KnownRepository, check_sample, make, note_size, require_repository, snapshots
+from backupd.offsite.repository import KnownRepository, check_sample, create_repository, note_size, require_repository, snapshots
 from backupd.offsite.restic import Restic, restic_of
 from backupd.repo.pool_context import PoolContext
 from btrkeep.cli import json_option, print_answer, print_error, print_listing
@@ -65,7 +65,7 @@ def init_command(ctx: click.Context, name: str, as_json: bool) -> int:
     """Create the repository NAME of the configuration."""
     with opened(ctx) as context:
         restic = _restic(context, _chosen(context, name)[0])
-        make(restic)
+        create_repository(restic)
     text = [f"{name}: created. Keep its password in another building: without it the repository cannot be read"]
     return print_answer({"offsite": name, "made": True}, text, as_json=as_json)
 

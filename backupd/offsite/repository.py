@@ -164,7 +164,7 @@ def _tagged(answer: dict[str, Any], kind: str) -> str:
     return next((str(tag).removeprefix(kind) for tag in answer.get("tags") or () if tag.startswith(kind)), "")
 
 
-def make(restic: Restic) -> None:
+def create_repository(restic: Restic) -> None:
     """Creates the repository, and its folder if it is on this machine. Raises ResticFailed, OperatorError."""
     made = restic.local
     if made and not made.exists():

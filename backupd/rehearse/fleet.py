@@ -43,7 +43,7 @@ class _Night(NamedTuple):
     matched: int
 
 
-def learned(hosts: Sequence[str], backups: Iterable[Backup]) -> Fleet:
+def learn_fleet(hosts: Sequence[str], backups: Iterable[Backup]) -> Fleet:
     """Returns the models of these hosts. `backups`: theirs with detail, oldest first; those of other hosts are skipped."""
     nights_by_host: dict[str, list[_Night]] = {name: [] for name in hosts}
     for backup in backups:
@@ -180,7 +180,7 @@ def expected_bytes(host: HostModel, nights: int, kept: int, *, whole_files: bool
     return max(host.bytes + host.growth * nights, host.mean_size) + new * min(nights, kept)
 
 
-def scaled(fleet: Fleet, size: int, fill: float, nights: int, kept: int, *, whole_files: bool = False) -> ScaledFleet:
+def scale_fleet(fleet: Fleet, size: int, fill: float, nights: int, kept: int, *, whole_files: bool = False) -> ScaledFleet:
     """Returns the fleet for a pool of at most `size` bytes, of which the share `fill` is used at the end.
 
     A small fleet gets a smaller pool.

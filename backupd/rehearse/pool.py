@@ -136,7 +136,7 @@ def throwaway(work: Path, place: Place, settings: VariantSettings, size: int, no
 
 def _wipe(device: Path, notice: Callable[[str], None]) -> None:
     try:
-        patiently(["wipefs", "--all", "--quiet", str(device)])
+        run_patiently(["wipefs", "--all", "--quiet", str(device)])
     except ProgramFailed:
         notice(
             f"another program still uses {device}, with a rehearsal on it: when the program has ended, run wipefs --all {device}"
@@ -160,7 +160,7 @@ def _make(device: str, settings: VariantSettings, size: int, point: Path) -> Non
     """Creates and mounts the filesystem. Data is stored once, as profiles cost the same with every setting."""
     words = ["-q", "-f", "-b", str(size), "-n", str(settings.nodesize), "-m", settings.metadata, "-d", "single"]
     with Checkpoint("rehearsal's filesystem made"):
-        patiently(["mkfs.btrfs", *words, "-L", "btrkeep-rehearsal", device])
+        run_patiently(["mkfs.btrfs", *words, "-L", "btrkeep-rehearsal", device])
     with Checkpoint("rehearsal's filesystem mounted"):
         run(["mount", "-t", "btrfs", "-o", mount_options(settings), device, str(point)])
 
@@ -221,7 +221,7 @@ def _locked(path: Path) -> int | None:
     return fd
 
 
-def remove_left(bases: Iterable[Path]) -> list[Path]:
+def remove_leftovers(bases: Iterable[Path]) -> list[Path]:
     """Removes the remains of killed rehearsals: anywhere on this machine where something is mounted or attached, and folders in
     `bases`.
 
@@ -269,7 +269,7 @@ def _loops() -> Iterator[tuple[str, Path]]:
                 yield f"/dev/{file.parts[3]}", Path(image)
 
 
-def patiently(command: Sequence[str]) -> None:
+def run_patiently(command: Sequence[str]) -> None:
     """Repeats the command for some seconds until it succeeds: a killed program takes a moment to end, and others open devices.
 
     Raises ProgramFailed.
@@ -294,7 +294,7 @@ def remove(folder: Path, notice: Callable[[str], None] = lambda _: None) -> None
     """
     for mount in reversed(mounts()):
         if mount.target.is_relative_to(folder):
-            patiently(["umount", str(mount.target)])
+            run_patiently(["umount", str(mount.target)])
     for device, image in _loops():
         if image.is_relative_to(folder):
             run(["btrfs", "device", "scan", "--forget", device], check=False)

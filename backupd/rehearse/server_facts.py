@@ -5,7 +5,7 @@ Only reads.
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from backupd.rehearse.fleet import ScaledFleet, learned, scaled
+from backupd.rehearse.fleet import ScaledFleet, learn_fleet, scale_fleet
 from backupd.rehearse.rehearsal_types import Fleet, RehearsalPlan, RehearsedBalance, Variant, VariantSettings
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, Retention
@@ -45,12 +45,12 @@ def server_facts(config: Config) -> ServerFacts:
     fleet, balanced, filesystem = Fleet(()), False, None
     try:
         with Catalogue.open_readonly(config.pool.state) as catalogue:
-            fleet = learned(names, catalogue.backups(with_detail=True))
+            fleet = learn_fleet(names, catalogue.backups(with_detail=True))
             filesystem = published(catalogue).filesystem
             balanced = bool(filesystem and catalogue.balances(filesystem, 1))
     except OperatorError as error:
         unknown.append(error.message)
-        fleet = learned(names, ())
+        fleet = learn_fleet(names, ())
     settings, fill = VariantSettings(expiry=config.expiry.mount_option), FILL
     try:
         open_pool(config.pool.path)
@@ -129,7 +129,7 @@ def _fitting(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], 
     nights = scope.age + scope.days
     kept = max(_kept(config, variant, nights) for variant in variants)
     whole = any((variant.settings.inplace or _widest(config)) != "always" for variant in variants)
-    return scaled(facts.fleet, scope.size, facts.fill, nights, kept, whole_files=whole)
+    return scale_fleet(facts.fleet, scope.size, facts.fill, nights, kept, whole_files=whole)
 
 
 def _widest(config: Config) -> str:

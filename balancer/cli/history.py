@@ -51,12 +51,12 @@ def command(path: Path | None, days: int, of_balances: bool, pool: str | None, c
     """
     path = balance_target(path, pool, config).path
     from balancer.balance_history import catalogue_with_history, needed_catalogue_of
-    from balancer.survey import identity
+    from balancer.survey import filesystem_uuid
     from btrkeep.pool.mounts import open_btrfs
 
     state = needed_catalogue_of(path, pool, config)
     with open_btrfs(path):
-        filesystem = identity(path)
+        filesystem = filesystem_uuid(path)
     since = datetime.now(UTC) - timedelta(days=days)
     with catalogue_with_history(state) as catalogue:
         balances = catalogue.balances(filesystem, None, since)[::-1] if catalogue else []

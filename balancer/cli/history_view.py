@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from balancer.balance_history import HistoryLine, shown, sums
+from balancer.balance_history import HistoryLine, sums, thinned_history
 from balancer.cli.score_view import bar, has_blocks
 from balancer.score import BAD
 from btrkeep.cli.listings import table
@@ -38,7 +38,7 @@ _FIRST_TO_GO = ("MOVED", "BAD", "ALLOCATED", "USED", "FRAGS")
 
 def lines(filesystem: str, looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]") -> list[str]:
     """Returns the whole text. `looks`: samples, oldest first, at least one."""
-    history_lines = shown(looks, balances, LINES)
+    history_lines = thinned_history(looks, balances, LINES)
     shown_words = "" if len(history_lines) == len(looks) else f", {len(history_lines)} of them shown"
     head = f"{filesystem}: {counted(len(looks), 'score')} of its free space{shown_words}"
     return [

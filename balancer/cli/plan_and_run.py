@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from balancer.balance_history import Recorder, measured
-from balancer.balance_plan import FilesystemReading, planned, read_filesystem, require_devices
+from balancer.balance_history import Recorder, measured_balances
+from balancer.balance_plan import FilesystemReading, plan_all, read_filesystem, require_devices
 from balancer.balancing import Balancing
 from balancer.choose import FLOORS, Floors, why_not
 from balancer.cli.options import NONE
@@ -21,7 +21,7 @@ from balancer.cli.plan_view import cut_of, lines, plan_as_json, report_as_json
 from balancer.cli.run_view import BalanceLines, BalanceStatus, warnings_on_stderr
 from balancer.cost_model import DEFAULT, Model, fit
 from balancer.run_types import INTENDED, BalanceEvent, Report, RoomFloor, RunSettings, StopReason
-from balancer.survey import identity
+from balancer.survey import filesystem_uuid
 from btrkeep.cli import print_answer
 from btrkeep.cli.output import has_live_terminal
 from btrkeep.errors import Exit
@@ -78,16 +78,16 @@ def model_of(state: Path | None, filesystem: str) -> Model:
     """Returns the model for this filesystem, learnt from its balanced block groups if a catalogue has them. Raises
     OperatorError.
     """
-    return fit(measured(state, filesystem)) if state else DEFAULT
+    return fit(measured_balances(state, filesystem)) if state else DEFAULT
 
 
 def show_plan(path: Path, settings: RunSettings, state: Path | None, *, as_json: bool) -> None:
     """Prints everything that would be balanced. Raises OperatorError."""
     with open_btrfs(path) as fd:
-        filesystem = identity(path)
+        filesystem = filesystem_uuid(path)
         require_devices(path if path.is_dir() else path.resolve().parent, settings)
         seen = read_filesystem(fd, path if path.is_dir() else path.resolve().parent)
-        steps = planned(fd, seen, settings, model_of(state, filesystem))
+        steps = plan_all(fd, seen, settings, model_of(state, filesystem))
         alone = "" if steps else left_alone(seen, settings)
     now = seen.numbers()
     cut = cut_of(steps, settings, datetime.now(UTC))
@@ -115,7 +115,7 @@ def left_alone(seen: FilesystemReading, settings: RunSettings) -> str:
 def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: bool, quiet: bool) -> int:
     """Balances; returns the exit status. `state`: the folder of the catalogue for the record. Raises OperatorError."""
     with open_btrfs(path):
-        filesystem = identity(path)
+        filesystem = filesystem_uuid(path)
         require_devices(path if path.is_dir() else path.resolve().parent, settings)
     model = model_of(state, filesystem)
     with ExitStack() as held:

@@ -118,7 +118,7 @@ def command(
 
 def _score(path: Path, given: ListingOptions, as_json: bool, state: Path | None) -> int:
     from balancer.cli.score_view import lines, write_json
-    from balancer.survey import cost, identity, survey
+    from balancer.survey import cost, filesystem_uuid, survey
     from btrkeep.pool.mounts import open_btrfs
 
     with open_btrfs(path) as fd:
@@ -128,7 +128,7 @@ def _score(path: Path, given: ListingOptions, as_json: bool, state: Path | None)
         cut = shown[: given.top or (len(shown) if as_json else TOP)]
         places = zip(surveyed.groups.vaddr[cut].tolist(), surveyed.groups.length[cut].tolist(), strict=True)
         costs = [cost(fd, *place) for place in places] if given.top else None
-        filesystem = identity(path)
+        filesystem = filesystem_uuid(path)
         if state:
             from balancer.balance_history import sample
             from btrkeep.pool.allocation import read_room
@@ -159,11 +159,11 @@ def _explain(path: Path, vaddr: int, as_json: bool) -> None:
 
     from balancer.cli.score_view import CELLS, explain_lines
     from balancer.explain import NoSuchBlockGroup, explain
-    from balancer.survey import identity
+    from balancer.survey import filesystem_uuid
     from btrkeep.pool.mounts import open_btrfs
 
     with open_btrfs(path) as fd:
-        explained, filesystem = explain(fd, vaddr, CELLS), identity(path)
+        explained, filesystem = explain(fd, vaddr, CELLS), filesystem_uuid(path)
     if isinstance(explained, NoSuchBlockGroup):
         raise _no_such(vaddr, explained)
     if as_json:

@@ -23,7 +23,7 @@ DAILY = timedelta(days=366)
 _NAME = re.compile(r"(?P<of>.+)_at_(?P<at>\d{1,11})\.(?:png|heatmap)")
 
 
-def taken(name: str) -> tuple[str, datetime] | None:
+def series_and_time(name: str) -> tuple[str, datetime] | None:
     """Parses an automatic file name (made by `picture.output_name`): returns its series and time; None for any other file."""
     match = _NAME.fullmatch(name)
     return (match["of"], datetime.fromtimestamp(int(match["at"]), UTC)) if match else None
@@ -31,7 +31,7 @@ def taken(name: str) -> tuple[str, datetime] | None:
 
 def superfluous(names: Iterable[str], now: datetime) -> list[str]:
     """Returns the files to delete. The last one of each day or week is kept; files without an automatic name are never deleted."""
-    states = sorted(((at, of, name) for name in names if (parsed := taken(name)) for of, at in [parsed]), reverse=True)
+    states = sorted(((at, of, name) for name in names if (parsed := series_and_time(name)) for of, at in [parsed]), reverse=True)
     kept: dict[tuple[str, date | tuple[int, int]], datetime] = {}
     goes = []
     for at, of, name in states:

@@ -13,7 +13,7 @@ import pytest
 from backupd.actions import rename as rename_module
 from backupd.actions.discard import UnfinishedBackup, discard_for_room
 from backupd.actions.rename import require_renameable, validate_names
-from backupd.dedupe.cli import noted
+from backupd.dedupe.cli import recorded_job
 from backupd.dedupe.deduper import Pacer
 from backupd.proof import verify_pass
 from backupd.proof.verify_pass import ReadScope, VerifyPass
@@ -254,7 +254,7 @@ def test_a_verify_whose_time_is_over_reads_its_file_to_the_end_with_one_pause_ea
 
 
 def test_a_run_of_dedupe_that_fails_is_not_recorded_as_running_for_ever(catalogue: Catalogue) -> None:
-    with pytest.raises(KeyError), noted(catalogue, NOON):
+    with pytest.raises(KeyError), recorded_job(catalogue, NOON):
         raise KeyError("a bug")
     (run,) = catalogue.dedupes(9)
     assert (run.outcome, run.finished is None) == ("failed", False)

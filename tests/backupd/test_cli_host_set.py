@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backupd.cli import group
-from backupd.hosts.assigning import KEYS, assigned
+from backupd.hosts.assigning import KEYS, parse_assignments
 from backupd.hosts.edit import with_host_keys
 from btrkeep.config.keys import LEGAL
 from tests.beds import backupd, work
@@ -169,7 +169,7 @@ def test_what_the_change_means_is_noted(main: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_value_is_toml_or_text_or_words_whichever_the_key_takes(word: str, value: Any) -> None:
-    (answer,) = assigned((word,), ()).values()
+    (answer,) = parse_assignments((word,), ()).values()
     assert (answer, type(answer)) == (value, type(value))
 
 
@@ -179,7 +179,7 @@ def test_the_example_of_every_key_in_the_reference_can_be_typed(section: str) ->
     for key in LEGAL[section].values():
         wanted = tomllib.loads(f"x = {key.example}")["x"]
         typed = key.example if isinstance(wanted, list) else str(wanted).lower() if isinstance(wanted, bool) else str(wanted)
-        assert assigned((f"{prefix}{key.name}={typed}",), ()) == {f"{prefix}{key.name}": wanted}
+        assert parse_assignments((f"{prefix}{key.name}={typed}",), ()) == {f"{prefix}{key.name}": wanted}
 
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=8)

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from backupd.drill.comparison import command, difference_of, write_exclusions
+from backupd.drill.comparison import comparison_command, difference_of, write_exclusions
 from backupd.drill.restore_drill import choose_names
 from backupd.files.tree import Tree
 from btrkeep.config.values import FileSample
@@ -29,7 +29,7 @@ def trees(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def differences(trees: tuple[Path, Path], *words: Path | None) -> dict[str, str]:
-    done = subprocess.run(command(*trees, *(words or (None,))), capture_output=True, check=True)
+    done = subprocess.run(comparison_command(*trees, *(words or (None,))), capture_output=True, check=True)
     lines = done.stdout.decode("utf-8", "surrogateescape").splitlines()
     return dict(filter(None, map(difference_of, lines)))
 

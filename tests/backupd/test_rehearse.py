@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from backupd.rehearse.cli.rehearsal_page import COLOURS, look_of
 from backupd.rehearse.cli.rehearsal_words import RehearsalResult, conclusion, range_words
 from backupd.rehearse.fill import ChangeFile, DeleteFile, HostFiles, WriteFile, new_bytes
-from backupd.rehearse.fleet import MOST_FILES, MOST_HOSTS, TYPICAL, expected_bytes, learned, scaled
+from backupd.rehearse.fleet import MOST_FILES, MOST_HOSTS, TYPICAL, expected_bytes, learn_fleet, scale_fleet
 from backupd.rehearse.rehearsal_types import Fleet, HostModel, NightReading, RehearsedBalance, RehearsedRun, VariantSettings
 from backupd.rehearse.variants import (
     CONFIGURED,
@@ -53,7 +53,7 @@ def steady(host: str, count: int = 10) -> list[Backup]:
 
 
 def test_rates_are_those_of_the_nights_after_the_first_copy() -> None:
-    [host] = learned(["web"], steady("web")).hosts
+    [host] = learn_fleet(["web"], steady("web")).hosts
     assert (host.files, host.mean_size, host.nights) == (1000, 10_000, 9)
     assert (host.created, host.deleted, host.changed) == (10, 5, 20)
     assert host.new_bytes == pytest.approx(150_000)
@@ -63,13 +63,13 @@ def test_rates_are_those_of_the_nights_after_the_first_copy() -> None:
 
 def test_files_that_change_are_large_ones_where_so_much_of_them_was_transferred() -> None:
     numbers = {"transferred": 2, "matched": 1_900_000}
-    [host] = learned(["db"], backups("db", [(1000, 10_000_000, numbers)] * 5, [10_000_000, *([100_000] * 4)])).hosts
+    [host] = learn_fleet(["db"], backups("db", [(1000, 10_000_000, numbers)] * 5, [10_000_000, *([100_000] * 4)])).hosts
     assert host.changed_size == pytest.approx(host.mean_size * 54.6, rel=0.05)  # as far as the power goes: exp(4)
     assert host.bias == 1.0
 
 
 def test_a_host_with_too_few_nights_is_like_the_others_and_named() -> None:
-    fleet = learned(["web", "new", "young"], [*steady("web"), *steady("young", 2)])
+    fleet = learn_fleet(["web", "new", "young"], [*steady("web"), *steady("young", 2)])
     web, new, young = fleet.hosts
     assert fleet.assumed == ("new", "young")
     assert (new.files, new.changed, new.nights) == (web.files, web.changed, 0)
@@ -77,13 +77,13 @@ def test_a_host_with_too_few_nights_is_like_the_others_and_named() -> None:
 
 
 def test_without_any_backup_hosts_are_typical() -> None:
-    fleet = learned(["web"], [])
+    fleet = learn_fleet(["web"], [])
     assert fleet.hosts == (replace(TYPICAL, name="web"),)
 
 
 def test_backups_that_are_not_complete_teach_nothing() -> None:
     rows = [replace(backup, state="failed", outcome="failed") for backup in steady("web")]
-    assert learned(["web"], rows).assumed == ("web",)
+    assert learn_fleet(["web"], rows).assumed == ("web",)
 
 
 MODELS = st.builds(
@@ -106,7 +106,7 @@ FLEETS = st.lists(MODELS, min_size=1, max_size=60).map(
 
 @given(FLEETS, st.sampled_from([300 * MIB, 2048 * MIB]), st.integers(1, 60), st.integers(0, 40))
 def test_a_fleet_fits_and_changes_in_proportion_as_before(fleet: Fleet, size: int, nights: int, kept: int) -> None:
-    result = scaled(fleet, size, 0.6, nights, kept)
+    result = scale_fleet(fleet, size, 0.6, nights, kept)
     before = {host.name: host for host in fleet.hosts}
     assert 0 < result.fraction <= 1 + 1e-9
     assert 0 < len(result.fleet.hosts) <= MOST_HOSTS
@@ -122,10 +122,10 @@ def test_a_fleet_fits_and_changes_in_proportion_as_before(fleet: Fleet, size: in
 
 
 def test_what_fits_stays_as_it_is_and_small_and_large_hosts_are_both_left() -> None:
-    small = learned(["web"], steady("web"))
-    assert scaled(small, 2048 * MIB, 0.6, 30, 20).fleet == small
+    small = learn_fleet(["web"], steady("web"))
+    assert scale_fleet(small, 2048 * MIB, 0.6, 30, 20).fleet == small
     many = Fleet(tuple(replace(TYPICAL, name=f"h{n}", mean_size=1000.0 * (n + 1)) for n in range(100)))
-    left = scaled(many, 512 * MIB, 0.6, 30, 20).fleet
+    left = scale_fleet(many, 512 * MIB, 0.6, 30, 20).fleet
     assert sum(host.files for host in left.hosts) <= MOST_FILES * 1.01
     numbers = [int(host.name[1:]) for host in left.hosts]
     assert min(numbers) < 15
@@ -158,7 +158,7 @@ def test_the_same_seed_gives_the_same_nights_and_no_change_is_of_a_file_that_is_
 
 
 def test_nights_change_as_much_as_was_learned() -> None:
-    [host] = learned(["web"], steady("web")).hosts
+    [host] = learn_fleet(["web"], steady("web")).hosts
     new, changed = [], []
     for seed in range(6):
         files = HostFiles(replace(host, sigma=0.5, bias=0.0), seed, 64 * MIB)

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.balance_history import shown, sums, thinned
+from balancer.balance_history import sums, thinned, thinned_history
 from balancer.cli import history_view
 from btrkeep.catalogue import Balance, BalanceStep, Catalogue, FreeSpaceScore
 from tests.balancer.program import balancer
@@ -85,7 +85,7 @@ def test_whatever_moved_between_two_looks_stands_in_one_line(
     taken: list[datetime], moved: list[tuple[int, int]], count: int
 ) -> None:
     balances = [balance(NOW + timedelta(seconds=at), size) for at, size in moved]
-    lines = shown([score_at(moment) for moment in taken], balances, count)
+    lines = thinned_history([score_at(moment) for moment in taken], balances, count)
     assert lines[0].moved is None
     between = [balance.moved for balance in balances if balance.finished and taken[0] < balance.finished <= taken[-1]]
     assert sum(line.moved or 0 for line in lines) == sum(between)
@@ -98,12 +98,12 @@ def test_whatever_moved_between_two_looks_stands_in_one_line(
 
 def test_a_balance_that_ends_as_a_look_is_taken_counts_there_only() -> None:
     looks = [score_at(NOW), score_at(NOW + DAY), score_at(NOW + 2 * DAY)]
-    assert [line.moved for line in shown(looks, [balance(NOW + DAY, 7), balance(NOW, 5)], 30)] == [None, 7, 0]
+    assert [line.moved for line in thinned_history(looks, [balance(NOW + DAY, 7), balance(NOW, 5)], 30)] == [None, 7, 0]
 
 
 def test_a_balance_without_an_end_counts_where_it_was_heard_of_last() -> None:
     looks = [score_at(NOW), score_at(NOW + DAY), score_at(NOW + 2 * DAY)]
-    lines = shown(looks, [balance(None, 7, NOW + DAY + HOUR)], 30)
+    lines = thinned_history(looks, [balance(None, 7, NOW + DAY + HOUR)], 30)
     assert [line.moved for line in lines] == [None, 0, 7]
     assert (sums([balance(None, 7), balance(NOW, 5)]).moved, sums([]).count) == (12, 0)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from balancer.score import SIZES, Array, below, judgement, worth
+from balancer.score import SIZES, Array, free_below, judgement, worth_balancing
 
 GIB = 1 << 30
 
@@ -27,8 +27,8 @@ def used(groups: list[tuple[float, float]]) -> Array:
 
 def test_below_counts_whole_classes_up_to_a_limit() -> None:
     histogram = sizes(k12=1, k19=10, k20=100, k23=1000, k24=10_000)
-    assert below(1 << 20, histogram) == 11
-    assert below(16 << 20, histogram) == 1111
+    assert free_below(1 << 20, histogram) == 11
+    assert free_below(16 << 20, histogram) == 1111
 
 
 WORTH = "{} above 250, and balancing {} would move {} and lower the sum of the scores by {}"
@@ -77,17 +77,17 @@ def test_without_data_or_without_free_space_the_sentence_says_that() -> None:
 def test_worth_balancing_is_by_benefit_and_not_by_score() -> None:
     groups = [(3000, 0.9), (1500, 0.1), (260, 0.01), (240, 0.001), (0.0, 100)]
     score, size = np.array([score for score, _ in groups]), used(groups)
-    assert worth(score, size).tolist() == [2, 1, 0]
-    assert worth(score[:4], size[:4]).tolist() == [2]  # 5 % of 1.01 GiB is less than the next one
-    assert worth(score[:1], size[:1]).tolist() == [0]
-    assert worth(score[3:], size[3:]).tolist() == []
-    assert worth(np.array([300.0, 400.0]), np.array([GIB, 0], np.uint64)).tolist() == [1]  # it moves nothing
+    assert worth_balancing(score, size).tolist() == [2, 1, 0]
+    assert worth_balancing(score[:4], size[:4]).tolist() == [2]  # 5 % of 1.01 GiB is less than the next one
+    assert worth_balancing(score[:1], size[:1]).tolist() == [0]
+    assert worth_balancing(score[3:], size[3:]).tolist() == []
+    assert worth_balancing(np.array([300.0, 400.0]), np.array([GIB, 0], np.uint64)).tolist() == [1]  # it moves nothing
 
 
 def test_what_is_worth_balancing_takes_no_more_than_a_twentieth_of_the_data() -> None:
     rng = np.random.default_rng(3)
     score, size = rng.uniform(0, 3000, 500), rng.integers(1, GIB, 500).astype(np.uint64)
-    chosen = worth(score, size)
+    chosen = worth_balancing(score, size)
     assert len(chosen) > 1
     assert size[chosen].sum() <= size.sum() / 20
     assert (score[chosen] > 250).all()

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from balancer.balance_history import Recorder, catalogue_of, measured, needed_catalogue_of, recorded_outcome, sample
+from balancer.balance_history import Recorder, catalogue_of, measured_balances, needed_catalogue_of, recorded_outcome, sample
 from balancer.cli import score
 from balancer.cost_model import Estimate, MeasuredBalance
 from balancer.run_types import (
@@ -374,8 +374,8 @@ def test_a_run_is_kept_with_its_steps_and_sums(tmp_path: Path) -> None:
         "written": 150 << 20, "estimate_written": 140 << 20, "estimate_seconds": 10.5, "gained": 500.25, "outcome": "done",
         "error": None,
     }  # fmt: skip
-    assert measured(tmp_path, ONE) == [MeasuredBalance(100 << 20, 5000, 7000, 150 << 20, 12.5)] * 2
-    assert measured(tmp_path, "another") == measured(tmp_path / "none", ONE) == []
+    assert measured_balances(tmp_path, ONE) == [MeasuredBalance(100 << 20, 5000, 7000, 150 << 20, 12.5)] * 2
+    assert measured_balances(tmp_path, "another") == measured_balances(tmp_path / "none", ONE) == []
     assert not (tmp_path / "none").exists()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from balancer.cost_model import Estimate
 from balancer.run_types import BalanceOutcome, PlannedBlockGroup, RelocationObstacle, RoomFloor, RunSettings, StepDone, StopReason
-from balancer.stop_rules import BEFORE, DURING, StopFacts, after, stop, too_long
+from balancer.stop_rules import BEFORE, DURING, StopFacts, first_stop, stop_after_steps, too_long
 from balancer.survey import Cost
 
 GIB = 1 << 30
@@ -19,9 +19,9 @@ LIMITS = RunSettings(budget=10 * GIB, time=3600, until=NOW + timedelta(hours=1))
 
 
 def test_with_nothing_in_the_way_it_goes_on() -> None:
-    assert stop(BEFORE, LIMITS, WELL) is None
-    assert stop(DURING, LIMITS, WELL) is None
-    assert stop(BEFORE, RunSettings(), replace(WELL, moved=1 << 60, elapsed=1e9, pressure=None)) is None
+    assert first_stop(BEFORE, LIMITS, WELL) is None
+    assert first_stop(DURING, LIMITS, WELL) is None
+    assert first_stop(BEFORE, RunSettings(), replace(WELL, moved=1 << 60, elapsed=1e9, pressure=None)) is None
 
 
 REASONS: list[tuple[dict[str, Any], StopReason, str, bool]] = [
@@ -46,22 +46,22 @@ REASONS: list[tuple[dict[str, Any], StopReason, str, bool]] = [
 def test_each_fact_has_its_reason_and_some_cancel_what_is_under_way(
     facts: dict[str, Any], reason: StopReason, why: str, cancels: bool
 ) -> None:
-    result = stop(BEFORE, LIMITS, replace(WELL, **facts))
+    result = first_stop(BEFORE, LIMITS, replace(WELL, **facts))
     assert result is not None
     assert (result.reason, result.why) == (reason, why)
-    assert stop(DURING, LIMITS, replace(WELL, **facts)) == (result if cancels else None)
+    assert first_stop(DURING, LIMITS, replace(WELL, **facts)) == (result if cancels else None)
 
 
 def test_just_before_a_limit_nothing_ends() -> None:
     edge: dict[str, Any] = {"unallocated": 4 * GIB, "elapsed": 3599.9, "moved": 10 * GIB - 1, "pressure": 0.4}
-    assert stop(BEFORE, LIMITS, replace(WELL, now=NOW + timedelta(minutes=59, seconds=59), **edge)) is None
+    assert first_stop(BEFORE, LIMITS, replace(WELL, now=NOW + timedelta(minutes=59, seconds=59), **edge)) is None
 
 
 def test_the_first_reason_of_several_is_told() -> None:
     everything: dict[str, Any] = {}
     for facts, reason, _, _ in reversed(REASONS):
         everything |= facts
-        result = stop(BEFORE, LIMITS, replace(WELL, **everything))
+        result = first_stop(BEFORE, LIMITS, replace(WELL, **everything))
         assert result is not None
         assert result.reason is reason
 
@@ -70,11 +70,11 @@ def test_what_passes_is_waited_for_only_when_that_was_asked_and_a_paused_balance
     waiting = replace(LIMITS, wait_for_others=True)
     for facts in ({"exclusive": "balance"}, {"backups": "backupd expire (process 7)"}):
         for settings, passes in ((LIMITS, False), (waiting, True)):
-            result = stop(BEFORE, settings, replace(WELL, **facts))  # type: ignore[arg-type]
+            result = first_stop(BEFORE, settings, replace(WELL, **facts))  # type: ignore[arg-type]
             assert result is not None
             assert result.passes is passes
-    paused = stop(BEFORE, waiting, replace(WELL, exclusive="balance paused"))
-    busy = stop(BEFORE, LIMITS, replace(WELL, pressure=1.0))
+    paused = first_stop(BEFORE, waiting, replace(WELL, exclusive="balance paused"))
+    busy = first_stop(BEFORE, LIMITS, replace(WELL, pressure=1.0))
     assert paused is not None
     assert not paused.passes
     assert busy is not None
@@ -83,7 +83,7 @@ def test_what_passes_is_waited_for_only_when_that_was_asked_and_a_paused_balance
 
 def test_what_was_switched_off_is_no_reason() -> None:
     off = RunSettings(yield_to_backups=False, max_pressure=None, min_unallocated=RoomFloor(0))
-    assert stop(BEFORE, off, replace(WELL, backups="somebody", pressure=1.0, unallocated=0)) is None
+    assert first_stop(BEFORE, off, replace(WELL, backups="somebody", pressure=1.0, unallocated=0)) is None
 
 
 def test_the_floor_of_room_is_small_on_a_small_filesystem() -> None:
@@ -145,7 +145,7 @@ OUTRUN = step(BalanceOutcome.CANCELLED, error="any words", obstacle=RelocationOb
     ],
 )
 def test_what_became_of_the_last_block_groups_may_end_it(steps: list[StepDone], reason: StopReason | None) -> None:
-    result = after(steps, "benefit")
+    result = stop_after_steps(steps, "benefit")
     assert (result and result.reason) == reason
 
 
@@ -167,7 +167,7 @@ def freeing(*freed: int) -> list[StepDone]:
     ],
 )
 def test_a_run_for_unallocated_space_ends_when_it_gains_none(steps: list[StepDone], is_over: bool) -> None:
-    result = after(steps, "usage")
+    result = stop_after_steps(steps, "usage")
     assert (result and result.reason) == (StopReason.NO_GAIN if is_over else None)
     for policy in ("benefit", "score"):
-        assert after(steps, policy) is None
+        assert stop_after_steps(steps, policy) is None

@@ -111,7 +111,7 @@ def cleaned(point: Path) -> bool:
 
 def planned(point: Path, **settings: Any) -> list[PlannedBlockGroup]:
     with python_btrfs.FileSystem(str(point)) as filesystem:
-        return balance_plan.planned(
+        return balance_plan.plan_all(
             filesystem.fd, balance_plan.read_filesystem(filesystem.fd, point), RunSettings(**{**QUICK, **settings}), DEFAULT
         )
 

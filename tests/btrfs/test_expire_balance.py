@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from balancer.balancing import Balancing
-from balancer.contention import alone, backups_at_work
+from balancer.contention import backups_at_work, lock_out_expiries
 from balancer.run_types import RunSettings, StopReason
 from btrkeep.errors import LockHeld
 from btrkeep.pool.locks import BALANCE_LOCK, take_lock
@@ -32,7 +32,7 @@ def test_an_expiry_deletes_nothing_while_a_block_group_is_balanced(shared_btrfs:
     pool.expire(NOW)
     going = pool.marked("web1")
     assert going
-    with alone([pool.pool / ".btrkeep" / "locks"], NOW):  # as btrfs-balancer holds it
+    with lock_out_expiries([pool.pool / ".btrkeep" / "locks"], NOW):  # as btrfs-balancer holds it
         process = backupd_start("--config", pool.config, "expire", *at(LATER))
         try:
             wait_for(lambda: waits_for_balance(pool))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from backupd.rehearse.fill import HostFiles, NightWriter
-from backupd.rehearse.pool import PREFIX, remove_left
+from backupd.rehearse.pool import PREFIX, remove_leftovers
 from backupd.rehearse.rehearsal_types import HostModel
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import load
@@ -103,7 +103,7 @@ def begun(config: Path, place: Path) -> "subprocess.Popen[bytes]":
 
 def test_one_that_runs_is_left_alone_and_ctrl_c_ends_it_without_a_trace(config: Path, place: Path) -> None:
     with begun(config, place) as running:
-        assert remove_left([place]) == []
+        assert remove_leftovers([place]) == []
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130
 
@@ -129,7 +129,7 @@ def test_a_users_own_filesystem_with_the_name_of_a_rehearsal_ends_none(place: Pa
     (place / "home").mkdir()
     for parent in (place, place / "home"):
         with hanging(folder := parent / f"{PREFIX}mine", user=NOBODY):
-            assert remove_left([place]) == []
+            assert remove_leftovers([place]) == []
         folder.rmdir()
     (place / "home").rmdir()
 

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from backupd.observe.sampling import STEPS, merged, thin
+from backupd.observe.sampling import STEPS, merge_samples, thin_samples
 from btrkeep.catalogue import Catalogue, CatalogueBusy, FreeSpaceScore, Sample
 from btrkeep.catalogue.model_pool import SpaceType, join_activities, read_space_name, space_name, split_activities
 from tests.backupd.made_samples import FILESYSTEM, GIB, START, every_five_minutes, sample
@@ -86,15 +86,15 @@ def test_old_samples_become_hours_and_days_and_no_byte_is_lost(catalogue: Catalo
     before = ask(tmp_path, SUMS)
     now = START + timedelta(days=16)
     for _ in range(4):
-        thin(catalogue, FILESYSTEM, now, UTC_ZONE)
+        thin_samples(catalogue, FILESYSTEM, now, UTC_ZONE)
     spans = dict(ask(tmp_path, "SELECT span, count(*) FROM sample GROUP BY span"))
     assert (spans["hour"], spans["raw"]) == (48, 14 * 288 + 1)  # the first of its hour is taken five minutes into it
     after = ask(tmp_path, SUMS)
     assert after[0][:4] == before[0][:4]
-    thin(catalogue, FILESYSTEM, now, UTC_ZONE)
+    thin_samples(catalogue, FILESYSTEM, now, UTC_ZONE)
     assert ask(tmp_path, SUMS) == after
     for _ in range(4):
-        thin(catalogue, FILESYSTEM, now + timedelta(days=365), UTC_ZONE)
+        thin_samples(catalogue, FILESYSTEM, now + timedelta(days=365), UTC_ZONE)
     assert ask(tmp_path, "SELECT DISTINCT span FROM sample WHERE taken < '2026-06-03'") == [("day",)]
     assert ask(tmp_path, SUMS)[0][:3] == before[0][:3]
 
@@ -106,7 +106,7 @@ def test_what_is_made_of_old_samples_is_never_taken_for_the_newest(catalogue: Ca
         catalogue.add_sample(FILESYSTEM, lambda _: sample(taken, counters=COUNTERS))  # noqa: B023  called at once
         taken += timedelta(hours=6)
     last = catalogue.newest_sample(FILESYSTEM)
-    thin(catalogue, FILESYSTEM, taken, UTC_ZONE)
+    thin_samples(catalogue, FILESYSTEM, taken, UTC_ZONE)
     [(newest_row,)] = ask(tmp_path, "SELECT span FROM sample ORDER BY id DESC LIMIT 1")
     assert newest_row == "hour"
     assert catalogue.newest_sample(FILESYSTEM) == last
@@ -136,8 +136,8 @@ def test_samples_of_ten_years_with_twelve_devices_stay_below_100_mb(catalogue: C
         "scored": NOW,
     }
     raw = every_five_minutes(14 * 288, **answer)
-    hours = merged(raw, STEPS[0], UTC_ZONE)
-    days = merged(hours, STEPS[1], UTC_ZONE)
+    hours = merge_samples(raw, STEPS[0], UTC_ZONE)
+    days = merge_samples(hours, STEPS[1], UTC_ZONE)
     catalogue.replace_samples([], [replace(hours[0], taken=START + timedelta(hours=number)) for number in range(351 * 24)])
     catalogue.replace_samples([], [replace(days[0], taken=START - timedelta(days=number)) for number in range(9 * 366)])
     catalogue.replace_samples([], [replace(each, taken=each.taken + timedelta(days=351)) for each in raw])

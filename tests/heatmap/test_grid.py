@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from btrkeep.errors import OperatorError
-from heatmap.grid import Canvas, Grid, Runs, choose
+from heatmap.grid import Canvas, Grid, Runs, choose_grid
 
 COLOURS = [(255, 255, 255), (0, 0, 255), (255, 0, 0x33), (0x99, 0xCC, 0xFF), (1, 2, 3)]
 MIB = 1 << 20
@@ -146,7 +146,7 @@ def test_a_place_that_is_shown_twice_by_a_changing_tree_is_drawn_and_not_beyond_
 def test_order_and_size_are_chosen_as_the_manual_says(
     order: int | None, size: int | None, total: int, granularity: int, chosen: tuple[int, int]
 ) -> None:
-    grid = choose(order, size, "hilbert", total, granularity)
+    grid = choose_grid(order, size, "hilbert", total, granularity)
     assert (grid.order, grid.size) == chosen
     if order is None and size is None:
         assert grid.bytes_per_pixel <= granularity or grid.order == 10
@@ -157,4 +157,4 @@ def test_order_and_size_are_chosen_as_the_manual_says(
 
 def test_a_size_below_the_order_is_an_error() -> None:
     with pytest.raises(OperatorError, match=r"size \(5\) cannot be smaller than order \(6\)"):
-        choose(6, 5, "hilbert", 1 << 40, 32 * MIB)
+        choose_grid(6, 5, "hilbert", 1 << 40, 32 * MIB)

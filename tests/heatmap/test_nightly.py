@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from heatmap.cli.nightly import superfluous, taken
+from heatmap.cli.nightly import series_and_time, superfluous
 from tests.beds import TOP, work
 from tests.beds.nights import Nights
 
@@ -47,15 +47,15 @@ def test_a_picture_and_its_state_share_their_fate_and_other_files_are_left_alone
 
 
 def test_the_names_are_those_that_the_program_gives() -> None:
-    assert taken("fsid_f5c9181c-b024-4697-b27e-722cc87dd80a_chunks_at_1795195800.heatmap") == (
+    assert series_and_time("fsid_f5c9181c-b024-4697-b27e-722cc87dd80a_chunks_at_1795195800.heatmap") == (
         "fsid_f5c9181c-b024-4697-b27e-722cc87dd80a_chunks",
         datetime(2026, 11, 20, 17, 30, tzinfo=UTC),
     )
-    assert taken("picture.png") is None
+    assert series_and_time("picture.png") is None
 
 
 def days(names: set[str]) -> set[date]:
-    return {parsed[1].date() for name in names if (parsed := taken(name))}
+    return {parsed[1].date() for name in names if (parsed := series_and_time(name))}
 
 
 @given(st.lists(st.integers(0, 3000 * 24), max_size=60, unique=True), st.integers(0, 400))

@@ -89,7 +89,7 @@ def test_what_is_wrong_is_said_in_a_line_and_with_a_hint(tmp_path: Path) -> None
         (("user", "add", "alice"), PASSWORD, "there is a user alice already"),
         (("user", "add", "bob"), "short", "at least 10 characters"),
         (("user", "add", "bob"), "", "at least 10 characters"),
-        (("user", "add", "../x"), PASSWORD, "not a name for a user"),
+        (("user", "add", "../x"), PASSWORD, "not a valid user name"),
         (("user", "add", "bob", "--hosts", "a/b"), PASSWORD, "not a pattern of hosts"),
         (("user", "passwd", "alise"), PASSWORD, "did you mean alice?"),
         (("user", "remove", "zoe"), "", "there is no user zoe"),

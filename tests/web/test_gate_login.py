@@ -235,30 +235,32 @@ def test_right_passwords_are_not_counted(here: Gate) -> None:
 
 def test_an_address_that_tries_many_names_waits(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    waits = [service.begin(store, f"name{number}", "192.0.2.1", NOW) for number in range(service.FOR_ADDRESS + 1)]
+    waits = [service.admit_attempt(store, f"name{number}", "192.0.2.1", NOW) for number in range(service.FOR_ADDRESS + 1)]
     assert [bool(wait) for wait in waits] == [False] * service.FOR_ADDRESS + [True]
-    assert service.begin(store, "alice", "192.0.2.2", NOW) == 0
+    assert service.admit_attempt(store, "alice", "192.0.2.2", NOW) == 0
 
 
 def test_a_stranger_cannot_keep_an_operator_out_of_where_he_logged_in_before(settings: Settings) -> None:
     store = Store(settings.data)
-    service.succeeded(store, "alice", "192.0.2.200", NOW)
+    service.record_success(store, "alice", "192.0.2.200", NOW)
     for number in range(service.FOR_NAME):
-        assert service.begin(store, "alice", f"198.51.100.{number}", NOW) == 0
-    assert service.begin(store, "alice", "203.0.113.9", NOW) > 0
-    assert service.begin(store, "alice", "192.0.2.200", NOW) == 0
-    assert service.begin(store, "alice", "203.0.113.9", NOW + timedelta(seconds=service.WINDOW + 1)) == 0  # and not for ever
+        assert service.admit_attempt(store, "alice", f"198.51.100.{number}", NOW) == 0
+    assert service.admit_attempt(store, "alice", "203.0.113.9", NOW) > 0
+    assert service.admit_attempt(store, "alice", "192.0.2.200", NOW) == 0
+    assert (
+        service.admit_attempt(store, "alice", "203.0.113.9", NOW + timedelta(seconds=service.WINDOW + 1)) == 0
+    )  # and not for ever
 
 
 def test_an_attempt_counts_before_it_is_looked_at_and_waits_as_long_as_is_said(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for second in range(5):
-        assert service.begin(store, "alice", "192.0.2.1", NOW + timedelta(seconds=second)) == 0
+        assert service.admit_attempt(store, "alice", "192.0.2.1", NOW + timedelta(seconds=second)) == 0
     later = NOW + timedelta(seconds=100)
-    wait = service.begin(store, "alice", "192.0.2.1", later)
+    wait = service.admit_attempt(store, "alice", "192.0.2.1", later)
     assert wait == service.WINDOW - 100
-    assert service.begin(store, "alice", "192.0.2.1", later + timedelta(seconds=wait - 1)) > 0
-    assert service.begin(store, "alice", "192.0.2.1", later + timedelta(seconds=wait)) == 0
+    assert service.admit_attempt(store, "alice", "192.0.2.1", later + timedelta(seconds=wait - 1)) > 0
+    assert service.admit_attempt(store, "alice", "192.0.2.1", later + timedelta(seconds=wait)) == 0
 
 
 @pytest.mark.parametrize(
@@ -279,8 +281,8 @@ def test_a_network_of_ipv6_is_one_person(output: str, other: str, same: bool) ->
 def test_a_clock_that_was_put_back_locks_out_no_user(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for _ in range(5):
-        service.begin(store, "alice", "192.0.2.1", NOW)
-    assert service.begin(store, "alice", "192.0.2.1", NOW - timedelta(days=1)) == 0
+        service.admit_attempt(store, "alice", "192.0.2.1", NOW)
+    assert service.admit_attempt(store, "alice", "192.0.2.1", NOW - timedelta(days=1)) == 0
 
 
 # --- where to go then

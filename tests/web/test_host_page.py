@@ -73,7 +73,7 @@ def words(page: str) -> str:
 
 def test_a_host_that_is_left_out_is_not_said_to_have_had_a_bad_run(olga: FlaskClient) -> None:
     page = olga.get("/hosts/web3").text
-    assert "This host is not backed up until its configuration is corrected; the newest complete backup began 11h ago" in words(page)
+    assert "not backed up until its configuration is corrected; the newest complete backup began 11h ago" in words(page)
     assert "its configuration has a mistake: `backupd check` shows it" in words(page)
     assert "The newest run" not in words(page)
     assert "web3.toml" not in page

@@ -26,7 +26,7 @@ from tests.beds.cli import TOP
 from tests.beds.made_catalogue import shared_site
 from tests.beds.nights import Nights
 from web import log
-from web.jobs.data import asked, jobs, night_view, parse_id
+from web.jobs.data import jobs, night_view, parse_id, requested_job
 from web.log import log_page, wanted_runs
 from web.pool.balance import balances, one_balance, sums
 from web.pool.data import day_view, outlooks, parse_day, pool_now, trend
@@ -301,8 +301,10 @@ def test_a_name_of_a_job_that_is_none_of_the_catalogue_is_none() -> None:
 
 
 def test_what_the_root_service_says_of_a_job_may_lack_anything() -> None:
-    assert asked({}).state == ""
-    odd = asked({"job": 7, "lines": "no list", "arguments": [], "exit": "1", "started": None, "verb": "restore", "host": "web1"})
+    assert requested_job({}).state == ""
+    odd = requested_job(
+        {"job": 7, "lines": "no list", "arguments": [], "exit": "1", "started": None, "verb": "restore", "host": "web1"}
+    )
     assert (odd.lines, odd.exit, odd.title) == ((), None, "restore of web1")
 
 

@@ -150,7 +150,7 @@ def parse_query(kind: type, raw: bytes, in_path: Mapping[str, str]) -> Any:
             )
         if name in arguments:
             raise UsageError(f"the parameter {name} is given twice", "give it once")
-        arguments[name] = _value(name, value, bare(hints[name]))
+        arguments[name] = _value(name, value, bare_type(hints[name]))
     return _made(kind, arguments)
 
 
@@ -168,7 +168,7 @@ def parse_body(kind: type, body: bytes, media: str) -> Any:
     for name in document:
         if name not in hints:
             raise UsageError(f"there is no {_shown(name)} in the body", _near(name, list(hints)))
-    return _made(kind, {name: _from_json(value, bare(hints[name])) for name, value in document.items()})
+    return _made(kind, {name: _from_json(value, bare_type(hints[name])) for name, value in document.items()})
 
 
 @cache
@@ -191,12 +191,12 @@ def adapters_of(kind: type) -> dict[str, TypeAdapter[Any]]:
     return {name: TypeAdapter(hint) for name, hint in hints_of(kind).items()}
 
 
-def bare(hint: Any) -> Any:
+def bare_type(hint: Any) -> Any:
     """Returns a type without None and without its Annotated metadata."""
     if get_origin(hint) is Annotated:
-        return bare(get_args(hint)[0])
+        return bare_type(get_args(hint)[0])
     inner = [arg for arg in get_args(hint) if arg is not type(None)]
-    return bare(inner[0]) if len(inner) < len(get_args(hint)) else hint
+    return bare_type(inner[0]) if len(inner) < len(get_args(hint)) else hint
 
 
 def _made(kind: type, arguments: Mapping[str, Any]) -> Any:
@@ -219,7 +219,7 @@ def _from_json(value: Any, kind: Any) -> Any:
     if kind is bytes and isinstance(value, str):
         return normalised_path(_bytes_of(value))
     if get_origin(kind) is tuple and isinstance(value, list):
-        return tuple(_from_json(item, bare(get_args(kind)[0])) for item in value)
+        return tuple(_from_json(item, bare_type(get_args(kind)[0])) for item in value)
     return value
 
 

@@ -35,7 +35,7 @@ from btrkeep.errors import ConfigError, LockHeld, OperatorError, PoolUnusable, U
 from btrkeep.serving.client import Absent
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import format_time, printable, with_encoded
-from web.api import TAGS, Bytes, Endpoint, adapters_of, bare, hints_of, required_of
+from web.api import TAGS, Bytes, Endpoint, adapters_of, bare_type, hints_of, required_of
 
 
 def dumped(value: object) -> bytes:
@@ -57,7 +57,7 @@ def plain(value: object) -> Any:
         return {str(key): plain(member) for key, member in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(member) for member in value]
-    return _odd(value)
+    return _plain_other(value)
 
 
 @cache
@@ -65,7 +65,7 @@ def _names(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-def _odd(value: object) -> Any:
+def _plain_other(value: object) -> Any:
     if isinstance(value, datetime):
         return format_time(value)
     if isinstance(value, timedelta):
@@ -229,20 +229,20 @@ def _schemas(endpoints: Iterable[Endpoint]) -> tuple[dict[str, Any], dict[str, A
         ref_template=_REF,
         schema_generator=_DescribedFields,
     )
-    schemas = {name: _mended(schema) for name, schema in rest.get("$defs", {}).items()}
-    return schemas, {name: _mended(schema) for (name, _), schema in by_endpoint.items()}
+    schemas = {name: _corrected_schema(schema) for name, schema in rest.get("$defs", {}).items()}
+    return schemas, {name: _corrected_schema(schema) for (name, _), schema in by_endpoint.items()}
 
 
-def _mended(schema: Any) -> Any:
+def _corrected_schema(schema: Any) -> Any:
     """Answers are complete, and have further keys only beside names that are not UTF-8; titles that only repeat a name go."""
     if isinstance(schema, list):
-        return [_mended(member) for member in schema]
+        return [_corrected_schema(member) for member in schema]
     if not isinstance(schema, Mapping):
         return schema
     kept = {key: value for key, value in schema.items() if key not in ("title", "default")}
-    mended = {key: _mended(value) for key, value in kept.items() if key != "properties"}
+    mended = {key: _corrected_schema(value) for key, value in kept.items() if key != "properties"}
     if "properties" in schema:
-        mended["properties"] = {name: _mended(member) for name, member in schema["properties"].items()}
+        mended["properties"] = {name: _corrected_schema(member) for name, member in schema["properties"].items()}
         mended["required"] = sorted(schema["properties"])
         mended["patternProperties"] = {"_encoded$": {"type": "string"}}
     if mended.get("format") == "binary":
@@ -310,10 +310,10 @@ def _properties(kind: type) -> dict[str, dict[str, Any]]:
     properties = {}
     defaults = {field.name: field.default for field in fields(kind)}
     for name, adapter in adapters_of(kind).items():
-        schema = _without_none(_mended(adapter.json_schema(mode="validation")))
-        if bare(hints_of(kind)[name]) is bytes:
+        schema = _without_none(_corrected_schema(adapter.json_schema(mode="validation")))
+        if bare_type(hints_of(kind)[name]) is bytes:
             schema["pattern"] = _PATH
-        elif bare(hints_of(kind)[name]) == tuple[bytes, ...]:
+        elif bare_type(hints_of(kind)[name]) == tuple[bytes, ...]:
             schema["items"] = {"type": "string", "pattern": _PATH}
         if name not in required_of(kind) and isinstance(default := defaults[name], str | int) and default != "":
             schema["default"] = default

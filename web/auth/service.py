@@ -35,13 +35,13 @@ _KNOWN = 90 * 86400.0
 _LONGEST_NAME = 64
 
 
-def begin(store: Store, name: str, address: str, now: datetime) -> float:
-    """Returns the seconds to wait; 0: the attempt is allowed, and counts until `succeeded` is called."""
+def admit_attempt(store: Store, name: str, address: str, now: datetime) -> float:
+    """Returns the seconds to wait; 0: the attempt is allowed, and counts until `record_success` is called."""
     limits = (FOR_BOTH, FOR_ADDRESS, FOR_NAME)
     return store.count_attempt(name[:_LONGEST_NAME], network_of(address), now, WINDOW, limits, _KNOWN)
 
 
-def succeeded(store: Store, name: str, address: str, now: datetime) -> None:
+def record_success(store: Store, name: str, address: str, now: datetime) -> None:
     """Clears the attempts for this name at this address after a correct password, and records the address as known."""
     store.forget_attempts(name, network_of(address), now, _KNOWN)
 
@@ -174,7 +174,7 @@ def _login(service: LoginService, request: Request) -> Any:
     name, password, address, browser = _texts(request.arguments, "name", "password", "address", "browser")
     with service.place():
         now = datetime.now(UTC)
-        if wait := begin(service.store, name, address, now):
+        if wait := admit_attempt(service.store, name, address, now):
             audit.warning("login refused: too many attempts from %s", address)
             return {"outcome": "wait", "seconds": wait}
         user = service.user_of(name, password, address)
@@ -182,7 +182,7 @@ def _login(service: LoginService, request: Request) -> Any:
             return {"outcome": "wrong"}
         begun = service.begun(user, address, browser)
         if begun:
-            succeeded(service.store, user.name, address, now)
+            record_success(service.store, user.name, address, now)
             audit.info("login: %s from %s (session %s)", user.name, address, begun["viewer"]["session"])
         return begun or {"outcome": "changed"}
 
@@ -226,7 +226,7 @@ def _password(service: LoginService, request: Request) -> Any:
     password, new, address, browser = _texts(request.arguments, "password", "new", "address", "browser")
     with service.place():
         now = datetime.now(UTC)
-        if wait := begin(service.store, name, address, now):
+        if wait := admit_attempt(service.store, name, address, now):
             return {"outcome": "wait", "seconds": wait}
         user = service.user_of(name, password, address)
         if not user:
@@ -237,7 +237,7 @@ def _password(service: LoginService, request: Request) -> Any:
             return {"outcome": "unfit", "message": error.message, "hint": error.hint}
         if not service.store.set_hash(name, text, now, before=user.hash):
             return {"outcome": "changed"}
-        succeeded(service.store, name, address, now)
+        record_success(service.store, name, address, now)
         audit.info("password changed: %s from %s", name, address)
         return service.begun(replace(user, hash=text), address, browser) or {"outcome": "changed"}
 

@@ -149,7 +149,7 @@ def refused(error: RequestRefused) -> Response:
     host = request.view_args["host"]
     asked = next((backup_name for name in ("backup", "after", "before") if (backup_name := request.values.get(name))), "latest")
     path = data.text_of(path_of_request())
-    if _looked(host, asked, b"/"):
+    if _listing_or_none(host, asked, b"/"):
         return _no_path(error, host, asked, path)
     return _gone(error, host, asked, path)
 
@@ -163,12 +163,12 @@ def _gone(error: RequestRefused, host: str, asked: str, path: str) -> Response:
 
 def _no_path(error: RequestRefused, host: str, backup: str, path: str) -> Response:
     above = _nearest_folder(host, backup, data.bytes_of(path))
-    alike = _alike(above, path) if above else []
+    alike = _similar_names(above, path) if above else []
     given = {"at": PageLinks(host, backup), "path": path, "error": error, "above": above, "alike": alike}
     return make_response(render_template("files/no_path.html", **given), 404)
 
 
-def _looked(host: str, backup: str, path: bytes) -> data.Listing | None:
+def _listing_or_none(host: str, backup: str, path: bytes) -> data.Listing | None:
     try:
         return data.browse(root_service(), host, backup, path, limit=1000)
     except Absent:
@@ -183,14 +183,14 @@ def _nearest_folder(host: str, backup: str, path: bytes) -> data.Listing | None:
     low, high, listing = 0, len(above) - 1, None
     while low <= high:
         middle = (low + high) // 2
-        if parent := _looked(host, backup, above[middle]):
+        if parent := _listing_or_none(host, backup, above[middle]):
             low, listing = middle + 1, parent
         else:
             high = middle - 1
     return listing
 
 
-def _alike(above: data.Listing, path: str) -> list[data.File]:
+def _similar_names(above: data.Listing, path: str) -> list[data.File]:
     """Returns names in that folder that are similar to the missing one."""
     depth = len([name for name in above.entry.path.split("/") if name])
     names = [name for name in path.split("/") if name]
@@ -230,7 +230,7 @@ def browse(host: str) -> str | Answer:
     path = path_of_request()
     listing = data.browse(root_service(), host, which, path, number_of_request("offset", 0), data.page_size(path), sort)
     backup_choices = data.choices(source().catalogue.backups(host), source().now)
-    past = _past(listing)
+    past = _history_or_none(listing)
     given = {
         "at": PageLinks(host, listing.backup.name),
         "listing": listing,
@@ -330,7 +330,7 @@ def _starts(listing: data.Listing) -> list[int | None]:
     return starts
 
 
-def _past(listing: data.Listing) -> HistoryPage | None:
+def _history_or_none(listing: data.Listing) -> HistoryPage | None:
     """Returns its history; None if the service is busy, because the page works without it."""
     try:
         return history(root_service(), listing.host, data.bytes_of(listing.entry.path))

@@ -71,11 +71,11 @@ class NightSum:
     @property
     def sentence(self) -> str:
         """Returns all parts: "312 of 314 hosts complete between 22:00 and 03:41; 2 failed: db1, web7"."""
-        other_outcomes = [f"{part.words}{_named(part)}" for part in self.parts if part.outcome != "complete"]
+        other_outcomes = [f"{part.words}{_names_text(part)}" for part in self.parts if part.outcome != "complete"]
         return "; ".join([self.head, *other_outcomes])
 
 
-def _named(part: Part) -> str:
+def _names_text(part: Part) -> str:
     if not part.names:
         return ""
     more = f" and {part.count - len(part.names):,} more" if part.count > len(part.names) else ""

@@ -20,7 +20,7 @@ from web.filters import absolute
 from web.hosts.charts import duration_chart, new_chart, shape, size_chart, strip_paths, width
 from web.hosts.data import ALL_STATES, FLAGS, ORDERS, HostRow, Query, bad_backups, host_list
 from web.hosts.host import HostPage, backup_of, host_page, near_names
-from web.jobs.data import RequestedJob, asked
+from web.jobs.data import RequestedJob, requested_job
 from web.request_values import choice
 from web.running import running
 from web.service_client import root_service
@@ -62,7 +62,7 @@ def _remarks(row: HostRow) -> list[tuple[str, str]]:
 def host(host: str) -> Response | str | tuple[str, int]:
     """Shows one host. With `exact` the root service reads the pool to explain why each backup is kept."""
     here, who = source(), viewer()
-    exact, problem = _asked(host) if "exact" in request.args and who.may_see(host) else (None, "")
+    exact, problem = _decisions_of_service(host) if "exact" in request.args and who.may_see(host) else (None, "")
     page = host_page(here, who, host, exact, _time_words) if who.may_see(host) else None
     if page is None:
         return render_template("hosts/unknown.html", host=host, near=near_names(here, who, host)), 404
@@ -84,7 +84,7 @@ def _time_words(moment: datetime) -> str:
     return absolute(moment, source().config.zone, source().now)
 
 
-def _asked(name: str) -> tuple[list[Mapping[str, Any]] | None, str]:
+def _decisions_of_service(name: str) -> tuple[list[Mapping[str, Any]] | None, str]:
     """Returns the root service's answer, or the reason for having none."""
     try:
         return root_service().ask("retention", host=name), ""
@@ -177,7 +177,7 @@ def _not_over(host: str) -> RequestedJob | None:
     except OperatorError:
         return None
     requested_jobs = (
-        asked(job_fields) for job_fields in answer if job_fields.get("host") == host and job_fields.get("verb") == "run"
+        requested_job(job_fields) for job_fields in answer if job_fields.get("host") == host and job_fields.get("verb") == "run"
     )
     return next((job for job in requested_jobs if not job.is_over), None)
 

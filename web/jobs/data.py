@@ -1,6 +1,7 @@
 """All jobs: nights, backups started by hand, expiries, balances, dedupes, and activity of the kernel. Newest first.
 
-The root service reports the jobs that the dashboard started as systemd units; `asked` converts its answer to the same types.
+The root service reports the jobs that the dashboard started as systemd units; `requested_job` converts its
+answer to the same types.
 """
 
 import re
@@ -97,7 +98,7 @@ class RequestedJob:
     """The user who requested it."""
     state: str
     """queued, running, done or failed."""
-    asked: datetime | None
+    requested_job: datetime | None
     """When it was requested."""
     started: datetime | None
     """When it started; null: it waits."""
@@ -269,7 +270,7 @@ def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int 
     return NightView(night_row(night, now, goal), night.outcomes, night.literal_bytes, log_page(catalogue, wanted, now))
 
 
-def asked(job_fields: Mapping[str, Any]) -> RequestedJob:
+def requested_job(job_fields: Mapping[str, Any]) -> RequestedJob:
     """Converts a job in the root service's answer to `job` or to `jobs`."""
     started, finished = _moment(job_fields.get("started")), _moment(job_fields.get("finished"))
     arguments = job_fields.get("arguments")

@@ -9,7 +9,7 @@ from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent
-from web.jobs.data import DAYS, KINDS, USUAL, JobRow, RequestedJob, asked, by_hand, jobs, night_view, parse_id
+from web.jobs.data import DAYS, KINDS, USUAL, JobRow, RequestedJob, by_hand, jobs, night_view, parse_id, requested_job
 from web.pool.expiry import one_expiry
 from web.request_values import number
 from web.service_client import root_service
@@ -24,7 +24,7 @@ def index() -> str:
     kinds = tuple(kind for kind in request.args.getlist("kind") if kind in KINDS)
     wanted = number("days", USUAL, 36500) or USUAL
     days = min(DAYS, key=lambda choice: abs(choice - wanted))
-    started, problem = _asked_for()
+    started, problem = _requested_jobs()
     template = "jobs/asked.html" if request.args.get("part") == "asked" else "jobs/jobs.html"
     rows = _rows(days, kinds) if template == "jobs/jobs.html" else ()
     return render_template(template, rows=rows, kinds=KINDS, chosen=kinds, days=days, spans=DAYS, started=started, problem=problem)
@@ -39,13 +39,13 @@ def _rows(days: int, kinds: tuple[str, ...]) -> tuple[JobRow, ...]:
     return here.cached(("jobs", of, days, kinds), lambda: jobs(here.catalogue, of, here.now, days, kinds, here.config.ping_goal))
 
 
-def _asked_for() -> tuple[tuple[RequestedJob, ...], str]:
+def _requested_jobs() -> tuple[tuple[RequestedJob, ...], str]:
     """Jobs that the root service started; or the reason why they are unknown."""
     try:
         answer = root_service().ask("jobs")
     except OperatorError as error:
         return (), error.message
-    return tuple(asked(job_fields) for job_fields in _listed(answer) if _is_seen(job_fields)), ""
+    return tuple(requested_job(job_fields) for job_fields in _listed(answer) if _is_visible(job_fields)), ""
 
 
 def _listed(answer: Any) -> list[Mapping[str, Any]]:
@@ -53,7 +53,7 @@ def _listed(answer: Any) -> list[Mapping[str, Any]]:
     return [job_fields for job_fields in job_list if isinstance(job_fields, Mapping)]
 
 
-def _is_seen(job_fields: Mapping[str, Any]) -> bool:
+def _is_visible(job_fields: Mapping[str, Any]) -> bool:
     """Returns True if the viewer may see the job: viewers who are limited to hosts see only jobs of these."""
     who = viewer()
     return not who.limited or (isinstance(job_fields.get("host"), str) and who.may_see(job_fields["host"]))
@@ -71,10 +71,10 @@ def job(job: str) -> str | Response:
         raise
     except OperatorError as error:
         abort(404, error.message)
-    if not isinstance(answer, Mapping) or not _is_seen(answer):
+    if not isinstance(answer, Mapping) or not _is_visible(answer):
         abort(404, "there is no such job")
     template = "jobs/live.html" if "X-Live" in request.headers else "jobs/job.html"
-    return render_template(template, job=asked(answer))
+    return render_template(template, job=requested_job(answer))
 
 
 def _of_catalogue(kind: str, number: int) -> str | Response:

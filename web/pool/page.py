@@ -73,7 +73,7 @@ def index() -> str:
         health=pool_health(here),
         now=here.cached(("pool-now", of), lambda: pool_now(here.catalogue, of)),
         trend=trend_of(days),
-        numbers=_some(trend_of(days).points),
+        numbers=_table_points(trend_of(days).points),
         outlooks=here.cached(("outlooks", of), lambda: outlooks(here.catalogue, of, here.now)),
         spans=SPANS,
         words=trend_words,
@@ -93,7 +93,7 @@ def trend_of(days: int) -> Trend:
     return here.cached(("trend", of, days), lambda: trend(here.catalogue, of, here.now, days))
 
 
-def _some(points: tuple[TrendPoint, ...]) -> tuple[TrendPoint, ...]:
+def _table_points(points: tuple[TrendPoint, ...]) -> tuple[TrendPoint, ...]:
     """Returns the rows of a table: the last point, and others at equal distances before it."""
     step = -(-len(points) // _LINES)
     return points[::-1][:: step or 1][::-1]

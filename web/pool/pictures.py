@@ -19,7 +19,7 @@ from btrkeep.choices import CURVES, SORTS
 from btrkeep.units import backup_name
 from heatmap.colourings import COLOUR_SCHEMES, ColourKey
 from heatmap.filesystem_state import FilesystemState
-from heatmap.grid import OVERVIEW_GRANULARITY, Grid, choose
+from heatmap.grid import OVERVIEW_GRANULARITY, Grid, choose_grid
 from heatmap.picture import image_of
 from heatmap.recorded import SUFFIX, StateHeader, Unreadable, load, read_header
 from heatmap.whole_filesystem import VIRTUAL, Drawing, common_scale, overview, pixel_map
@@ -203,7 +203,7 @@ class Painter:
     def grid(self, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> Grid:
         """Returns the grid that maps bytes to pixels."""
         total = int(self._scaled(gallery, recorded, wish).total_bytes.sum())
-        return choose(None, wish.size, wish.curve, total, OVERVIEW_GRANULARITY)
+        return choose_grid(None, wish.size, wish.curve, total, OVERVIEW_GRANULARITY)
 
     def _made(self, kind: str, key: Hashable, make: Callable[[], bytes]) -> bytes:
         """Returns the cached picture or map, or a new one. Makes one at a time, because each uses one processor completely."""

@@ -55,7 +55,7 @@ def preview(host: str) -> Page:
             return redirect(url_for("restore.look", host=host, job=result), 303)
         return _shown(data.PreviewState(wish, True, preview=result))
 
-    return _asked(host, previewed)
+    return _answer_form(host, previewed)
 
 
 @blueprint.get("/restore/<host>/preview/<job>")
@@ -74,10 +74,10 @@ def look(host: str, job: str) -> Page:
 @operator_only
 def start(host: str) -> Page:
     """Starts the restore, and redirects to its job."""
-    return _asked(host, lambda wish: redirect(url_for("jobs.job", job=data.start(root_service(), wish)), 303))
+    return _answer_form(host, lambda wish: redirect(url_for("jobs.job", job=data.start(root_service(), wish)), 303))
 
 
-def _asked(host: str, answer: Callable[[RestoreForm], Page]) -> Page:
+def _answer_form(host: str, answer: Callable[[RestoreForm], Page]) -> Page:
     """Answers the submitted form; shows it again if it is invalid or was refused."""
     form = _wish(require_visible_host(host), paths_of_form())
     if problem := _problem(form.folder):

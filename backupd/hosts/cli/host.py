@@ -13,7 +13,7 @@ import click
 from backupd.cli.command_context import complain_of_faults, complete_host, completing_config, dry_run_option
 from backupd.cli.names import expand_hosts
 from backupd.cli.recording import record_change
-from backupd.hosts.assigning import KEYS, ListedHost, assigned, read_host_list
+from backupd.hosts.assigning import KEYS, ListedHost, parse_assignments, read_host_list
 from backupd.hosts.cli.questions import Prompter
 from backupd.hosts.config_files import Files, HostChange, add_host, add_hosts, remove_hosts, set_hosts
 from backupd.repo.pool_files import is_pattern
@@ -338,7 +338,7 @@ def set_command(ctx: click.Context, words: tuple[str, ...], unset: tuple[str, ..
     """
     files = files_of(ctx)
     patterns, assignments = _split(words, unset=bool(unset))
-    keys = assigned(assignments, unset)
+    keys = parse_assignments(assignments, unset)
     is_one = len(patterns) == 1 and not is_pattern(patterns[0])
     names = list(patterns) if is_one else expand_hosts(patterns, files.hosts())
     done = set_hosts(files, names, keys, write=not dry_run)

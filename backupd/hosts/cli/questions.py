@@ -44,7 +44,7 @@ class Prompter:
         return click.confirm(question, default=default, err=self.as_json)
 
 
-def asked(prompter: Prompter, given: str | None, question: str, default: str, use: Callable[[str], T]) -> T:
+def ask_until_valid(prompter: Prompter, given: str | None, question: str, default: str, use: Callable[[str], T]) -> T:
     """Returns the result of `use` for the given text, or for an answer. A refused answer is asked for again. Raises what `use`
     raises.
     """

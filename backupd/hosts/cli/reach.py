@@ -11,9 +11,9 @@ from backupd.hosts.ssh_keys import (
     authorized_line,
     is_known,
     known_name,
-    learn,
     make_key,
     name_of,
+    record_host_key,
     restore_line,
     user_of,
 )
@@ -93,7 +93,7 @@ def _host_key(prompter: Prompter, config: Config, host: HostConfig, accept: bool
             return False
         if not prompter.agrees("Is the fingerprint the same?", default=False):
             raise OperatorError(f"{host.name}: the host key was not accepted", "first find out which machine has this address")
-    learn(host_key, known_hosts)
+    record_host_key(host_key, known_hosts)
     prompter.say(f"the host key is now in {known_hosts}")
     return True
 

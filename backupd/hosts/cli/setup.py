@@ -10,7 +10,7 @@ import click
 from backupd.cli.command_context import opened
 from backupd.doctor.checks import check_all
 from backupd.hosts.cli.host import files_of, keys_of, show_findings, try_host
-from backupd.hosts.cli.questions import Prompter, asked, require_options, words
+from backupd.hosts.cli.questions import Prompter, ask_until_valid, require_options, words
 from backupd.hosts.cli.reach import ReachResult, reach
 from backupd.hosts.cli.setup_pool import PoolOptions, pool_is_set_up, set_up_pool, suggested_name
 from backupd.hosts.config_files import Files, add_host
@@ -162,11 +162,11 @@ def _asked_host(prompter: Prompter, given: FirstHostOptions) -> tuple[str, dict[
     address, port = given.address, given.port
     if address is None and not given.this_machine:
         question = "The host's address, such as root@web1.example.org" + ("" if port else " (this: this machine)")
-        address = asked(prompter, None, question, "" if port else "this", lambda text: _address(text, port))
+        address = ask_until_valid(prompter, None, question, "" if port else "this", lambda text: _address(text, port))
     if address and port is None and prompter.asks:
-        port = asked(prompter, None, "The host's ssh port", "22", _port)
-    name = asked(prompter, given.host, "The host's name for btrkeep", suggested_name(address), _name)
-    paths = given.paths or asked(prompter, None, "Source paths, separated by spaces", "/etc", _paths)
+        port = ask_until_valid(prompter, None, "The host's ssh port", "22", _port)
+    name = ask_until_valid(prompter, given.host, "The host's name for btrkeep", suggested_name(address), _name)
+    paths = given.paths or ask_until_valid(prompter, None, "Source paths, separated by spaces", "/etc", _paths)
     return name, keys_of(address, port, None, paths)
 
 

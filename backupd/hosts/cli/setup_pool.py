@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from backupd.doctor.rules.mount import POWERLESS, powerless
-from backupd.hosts.cli.questions import Prompter, asked
+from backupd.hosts.cli.questions import Prompter, ask_until_valid
 from backupd.hosts.config_files import Files
 from backupd.hosts.edit import with_keys
 from backupd.repo.pool_files import note_new_pool
@@ -178,16 +178,16 @@ def _made(prompter: Prompter, files: Files, given: PoolOptions) -> Config:
     if given.path is None:
         _show_places(prompter, places)
     suggestion = suggested_place(_configured(files, "pool", "path"), places)
-    place = asked(prompter, given.path, "Where should the pool be?", suggestion, place_for_pool)
-    retention = asked(prompter, given.retention, "How long are backups kept? (all: for ever)", RULES, _keys)
+    place = ask_until_valid(prompter, given.path, "Where should the pool be?", suggestion, place_for_pool)
+    retention = ask_until_valid(prompter, given.retention, "How long are backups kept? (all: for ever)", RULES, _keys)
     zone = window = None
     if prompter.asks or given.zone is not None:
         default = _configured(files, "pool", "zone") or machine_zone()
-        zone = asked(prompter, given.zone, "In which time zone do days and nights begin?", default, _zone)
+        zone = ask_until_valid(prompter, given.zone, "In which time zone do days and nights begin?", default, _zone)
     if prompter.asks or given.window is not None:
         default = _configured(files, "backup", "window") or ALWAYS
         question = f"When may backups run, such as 22:00-06:00? ({ALWAYS}: at any time)"
-        window = asked(prompter, given.window, question, default, _window)
+        window = ask_until_valid(prompter, given.window, question, default, _window)
     text = _written(_text(files) or example(place, files.name), {"path": str(place)}, retention, zone, window)
     files.load({files.main: text})
     if not is_pool(place):

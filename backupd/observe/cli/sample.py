@@ -58,9 +58,9 @@ def command(ctx: click.Context, as_json: bool) -> int:
 
 
 def _keep(context: PoolContext, now: datetime, sample_facts: Any) -> Sample:
-    sample = sampling.keep(context.catalogue, context.pool, now, sample_facts)
+    sample = sampling.store_sample(context.catalogue, context.pool, now, sample_facts)
     try:
-        sampling.thin(context.catalogue, context.pool.filesystem, now, context.config.pool.zone)
+        sampling.thin_samples(context.catalogue, context.pool.filesystem, now, context.config.pool.zone)
     except CatalogueBusy as error:  # the next sample tries again
         _log.info("%s", printable(error.message))
     return sample

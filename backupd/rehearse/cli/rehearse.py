@@ -146,10 +146,10 @@ def _show_plan(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", *, a
 def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", question: str | None) -> "tuple[RehearsalResult, int]":
     from backupd.rehearse.cli.rehearsal_words import RehearsalResult
     from backupd.rehearse.cli.view import RehearsalMeter
-    from backupd.rehearse.pool import BASES, remove_left, workspace
+    from backupd.rehearse.pool import BASES, remove_leftovers, workspace
     from backupd.rehearse.rehearsal_nights import NightDone, Rehearsal
 
-    for left in remove_left({*BASES, place.folder}):
+    for left in remove_leftovers({*BASES, place.folder}):
         print_wrapped(f"removed the remains of a killed rehearsal: {left}", err=True)
     cancellation, meter, began = Cancellation(), RehearsalMeter(), time.monotonic()
     with ExitStack() as held:

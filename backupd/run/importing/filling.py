@@ -21,7 +21,7 @@ from backupd.run.finalisation import WorkSubvolume
 from backupd.run.importing.copy_processes import SharedStop
 from backupd.run.importing.copying import CopiedNames, FileMatch, copy_changed, copy_tree
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.import_context import ImportContext, OwnBackup, TreeProgress, named, require_going
+from backupd.run.importing.import_context import ImportContext, OwnBackup, TreeProgress, require_going, with_folder
 from backupd.run.importing.target_names import link_names, remove_names
 from backupd.run.importing.tree_links import TreeLinks, scan_links, superfluous
 from backupd.run.importing.tree_walk import UnprovenTree
@@ -71,10 +71,10 @@ def _own_base(context: ImportContext, trees: OpenTrees, prepared: WorkSubvolume)
     removed files would be missing.
     """
     own = context.own.get(trees.tree.host) if not prepared.dropped else None
-    return own if own and prepared.base and own.name == prepared.base.name and _follows(trees, prepared) else None
+    return own if own and prepared.base and own.name == prepared.base.name and _base_is_previous(trees, prepared) else None
 
 
-def _follows(trees: OpenTrees, prepared: WorkSubvolume) -> bool:
+def _base_is_previous(trees: OpenTrees, prepared: WorkSubvolume) -> bool:
     """Returns True if the base is the backup of the previous tree."""
     return trees.before is not None and prepared.base is not None and prepared.base.name == backup_name(trees.before.started)
 
@@ -90,10 +90,10 @@ async def scan_tree(context: ImportContext, trees: OpenTrees, prepared: WorkSubv
                     own.ahead.stop.set()
             links = own.ahead.links.result()
         else:
-            old, folder_digests = trees.old if _follows(trees, prepared) else None, own.folders if own else None
+            old, folder_digests = trees.old if _base_is_previous(trees, prepared) else None, own.folders if own else None
             links = await asyncio.to_thread(scan_links, trees.source, old, lambda: context.goes_on, folder_digests)
     except UnprovenTree as error:
-        raise named(trees.tree, error) from error
+        raise with_folder(trees.tree, error) from error
     except OSError as error:
         raise _not_all(trees.tree, error, "it cannot be read in the tree") from error
     require_going(context)
@@ -113,7 +113,7 @@ async def fill(context: ImportContext, trees: OpenTrees, prepared: WorkSubvolume
     if target.is_file():  # the source path of a host may be a single file
         target.unlink()
     target.mkdir(mode=0o755, parents=True, exist_ok=True)  # every entry above it is a folder: see config_of
-    grew, gone = _follows(trees, prepared) and links.is_compared, list[bytes]()
+    grew, gone = _base_is_previous(trees, prepared) and links.is_compared, list[bytes]()
     copy: Callable[..., CopiedNames] = copy_tree
     if base is None:
         pass

@@ -199,7 +199,7 @@ def require_no_other_work(pool: Pool, host: str) -> None:
         raise OperatorError(f"{host} has an unfinished backup", hint)
 
 
-def named(tree: OldTree, error: OperatorError) -> OperatorError:
+def with_folder(tree: OldTree, error: OperatorError) -> OperatorError:
     """Returns the error with the tree to which it belongs."""
     return OperatorError(f"{tree.folder}: {error.message}", error.hint)
 

@@ -72,7 +72,7 @@ async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
         try:
             taken_tree = await asyncio.to_thread(_arranged, context, tree, staged)
             require_going(context)  # here, because the handler of a pending signal has run by now
-            prepared = await asyncio.to_thread(_named, context, staged, tree)
+            prepared = await asyncio.to_thread(_make_working, context, staged, tree)
         except BaseException:
             if left := describe(staged):
                 with suppress(OSError):
@@ -198,7 +198,7 @@ def skipped_subvolumes(tree: Path, copy: Path) -> list[bytes]:
     return skipped
 
 
-def _named(context: ImportContext, staged: Path, tree: OldTree) -> WorkSubvolume:
+def _make_working(context: ImportContext, staged: Path, tree: OldTree) -> WorkSubvolume:
     """Makes `.working`, with its first record."""
     subvolume = describe(staged)
     assert subvolume is not None

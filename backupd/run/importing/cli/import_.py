@@ -131,7 +131,7 @@ def command(ctx: click.Context, **options: Any) -> int:
     """
     given = ImportOptions(**options)
     names = HostNames.parse(given.hosts)
-    history = _below(READERS[given.kind](given.place.absolute(), names), given)
+    history = _with_path(READERS[given.kind](given.place.absolute(), names), given)
     names.require_found(history, given.place)
     cancellation, status = Cancellation(), Status()
     with opened(ctx, writes=not given.dry_run) as context, cancellation.listening():
@@ -160,11 +160,11 @@ def command(ctx: click.Context, **options: Any) -> int:
             held.enter_context(display)
             asyncio.run(done.run(todo, processes))
         sync_names(context.pool)
-    _tell(done, here, skipped)
+    _print_result(done, here, skipped)
     return cancellation.exit_status(done.status)
 
 
-def _tell(done: "_Import", here: int, skipped: Mapping[str, str]) -> None:
+def _print_result(done: "_Import", here: int, skipped: Mapping[str, str]) -> None:
     """Prints what was imported. `here`: number of backups before the import."""
     answer: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": skipped, "failed": done.failed}
     text = [f"{counted(len(done.backups), 'backup')} imported" + (f", {here:,} were imported already" if here else "")]
@@ -176,7 +176,7 @@ def _tell(done: "_Import", here: int, skipped: Mapping[str, str]) -> None:
     print_answer(answer | {"not_imported": done.not_imported, "compared": done.compared}, text, as_json=done.given.as_json)
 
 
-def _below(history: OldHistory, given: ImportOptions) -> OldHistory:
+def _with_path(history: OldHistory, given: ImportOptions) -> OldHistory:
     """Returns the snapshots with that path on their host. Raises UsageError."""
     path = given.path
     if path == "/":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.import_context import TreeProgress, named
+from backupd.run.importing.import_context import TreeProgress, with_folder
 from backupd.run.importing.tree_links import scan_links
 from backupd.run.importing.tree_walk import UnprovenTree
 from btrkeep.cli import print_answer, print_listing
@@ -48,7 +48,7 @@ def planned(
                 try:
                     tree_links = scan_links(tree.folder, before, lambda: not cancellation, digests)
                 except UnprovenTree as error:
-                    raise named(tree, error) from error
+                    raise with_folder(tree, error) from error
                 files, size, digests = tree_links.files, size + tree_links.new_bytes, tree_links.digests
             else:
                 digests = None
