@@ -63,7 +63,7 @@ def require_renameable(pool: Pool, old: str, new: str) -> None:
     if is_renamed(pool, old, new):
         return
     if not pool.host(old).is_dir():
-        raise OperatorError(f"{old} has no backup in the pool", "only change its name in the configuration")
+        raise OperatorError(f"{old} has no backup in the pool", f"only rename the section [host.{old}] in the configuration")
     if names_of(pool, new):
         raise OperatorError(
             f"{new} has backups already", f"two hosts cannot be merged; choose another name, or first `backupd forget {new}`"
@@ -114,7 +114,7 @@ def _locked_against_restores(pool: Pool, host: str) -> Iterator[None]:
                 is_unread = held.enter_context(lock_for_deletion(pool.host(host) / name))
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    hint = "root raises the limit with `ulimit -n 100000`; then run this again"
+                    hint = "root raises the limit with `ulimit -n 100000`; then run the command again"
                     raise OperatorError(f"{host} has more backups than this process may have files open", hint) from None
                 continue  # not a backup, although its name looks like one
             if not is_unread:

@@ -102,7 +102,7 @@ def _of_status(copy: CopyStatus[CopySettings]) -> Finding:
                 text = (
                     f"{done} {format_duration(copy.age)} ago, but the newest copied backup began {local_time(copy.session.newest)}"
                 )
-                hint = "check why that server makes no newer backup"
+                hint = "run `backupd status` on the server that makes these backups"
             return Finding(_CHECK, "warning", text, hint, subject=subject)
         case CopyState.OK:
             text = age_words(kind, copy.age) if kind == OFFSITE else f"{done} {format_duration(copy.age)} ago"

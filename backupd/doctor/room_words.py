@@ -37,7 +37,7 @@ def refusal_error(plan: RoomPlan, pool: Path) -> OperatorError:
                 f"{pool} has block groups of the profile {details}: --fix room is only for single, dup and raid1", _FEWER
             )
         case Refusal.DEVICES:
-            return OperatorError(f"{pool} has {details} devices: --fix room is only for one or two", _FEWER)
+            return OperatorError(f"{pool} has {details} devices: --fix room is only for one or two devices", _FEWER)
         case _:
             free = format_size(plan.gain)
             return OperatorError(

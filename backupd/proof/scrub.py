@@ -159,7 +159,7 @@ async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[Scrub
     Raises LockHeld, OperatorError and OSError.
     """
     if state(path).status == "running":
-        raise LockHeld(f"{path}: a scrub is running", f"`btrfs scrub status {path}` shows it")
+        raise LockHeld(f"{path}: a scrub is running", f"`btrfs scrub status {path}` shows its progress")
     present, moment = present_devices(path)[0], datetime.now(UTC)
     resume, begun, output = is_resumable(device_scrubs(path), present, moment), time.monotonic(), bytearray()
     with KernelLog() as log:

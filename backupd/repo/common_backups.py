@@ -193,7 +193,8 @@ def _read(path: Path) -> _Record:
         return _Record(dict(content["hosts"]), initial_copies, parse_time(content["told"]) if "told" in content else None)
     except (OSError, *NOT_UNDERSTOOD) as error:
         raise UnreadableRecord(
-            f"{path} cannot be read: {error}", "correct it, or delete it if the replica was retired; until then nothing expires"
+            f"{path} cannot be read: {error}",
+            "correct the file, or delete it if the replica was retired; until then nothing expires",
         ) from None
 
 

@@ -170,7 +170,7 @@ def require_not_replica(pool: Pool, host: str) -> None:
     if fetched := read_notes(pool.host(host)).replica:
         raise HostIsReplica(
             f"its backups are copies, fetched from another pool (replica {fetched.get('name')})",
-            f"`backupd promote {host}` if that pool is lost",
+            f"run `backupd promote {host}` if that pool is lost",
         )
 
 

@@ -35,7 +35,7 @@ STAGING = b".split"
 _FOLDERS_OPEN = 64
 POOL_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 """The errors that mean that the pool cannot be written. EIO is not one of them: it is about the subvolume that was read."""
-UNREADABLE_HINT = "run `backupd verify` with that host: the next run fetches damaged files again"
+UNREADABLE_HINT = "run `backupd verify HOST`: the next run fetches damaged files again"
 
 
 @dataclass(frozen=True, slots=True)

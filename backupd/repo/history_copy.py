@@ -82,7 +82,7 @@ class RestoredHistory:
         if self.problem:
             return f"the copy of the history on the pool is not used: {self.problem}"
         words = [counted(count, noun) for table, noun in _NOUNS.items() if (count := self.counts.get(table, 0))]
-        more = f"; {counted(self.passed_over, 'row')} of it could not be read" if self.passed_over else ""
+        more = f"; {counted(self.passed_over, 'row')} of the copy could not be read" if self.passed_over else ""
         from_then = f" (state of {local_time(self.written)})" if self.written else ""
         return f"the history was restored from the pool{from_then}: {', '.join(words) or 'nothing new'}{more}"
 

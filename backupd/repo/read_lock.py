@@ -62,7 +62,7 @@ def is_read_by_others(fd: int) -> bool:
     try:  # a failed conversion may lose the old lock
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise OperatorError("it is being deleted") from None
+        raise OperatorError("the backup is being deleted") from None
     return is_read
 
 

@@ -114,7 +114,7 @@ def paths(value: Any) -> tuple[bytes, ...]:
     if not isinstance(value, list) or not value:
         raise ValueError("it must be a list of paths")
     if len(value) > _MOST_PATHS:
-        raise ValueError(f"these are more than {_MOST_PATHS} paths: name their folder instead")
+        raise ValueError(f"more than {_MOST_PATHS} paths were given: name their folder instead")
     return tuple(path(item) for item in value)
 
 
@@ -206,7 +206,9 @@ def _logged_in(word: str, login: Path) -> Viewer:
             "the login service does not answer", "`systemctl status 'btrkeep-login@*'`", "unusable", is_public=True
         ) from error
     except (KeyError, TypeError):
-        raise RequestRefused("the login service sent an invalid answer", "check that it has the same version") from None
+        raise RequestRefused(
+            "the login service sent an invalid answer", "check that the login service has the same version"
+        ) from None
     raise RequestRefused("no user is logged in with that session", "log in again", "refused", is_public=True)
 
 

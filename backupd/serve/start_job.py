@@ -255,7 +255,7 @@ def next_turns(jobs: Iterable[ServeJob], at_once: int) -> list[ServeJob]:
 def require_waiting_slot(jobs: Iterable[ServeJob], who: str) -> None:
     """Raises RequestRefused, of kind busy, if too many wait already."""
     waiting = Counter(job.who for job in jobs if job.waits)
-    hint = "try again when some of them have started; `backupd run --all` takes all hosts"
+    hint = "try again when some of them have started; on the server: backupd run --all"
     if waiting[who] >= PER_ASKER:
         raise RequestRefused(f"{PER_ASKER} backups requested by {who} wait for a slot already", hint, "busy", is_public=True)
     places = IN_ALL - FOR_OTHERS if waiting[who] else IN_ALL

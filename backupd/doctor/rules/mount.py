@@ -83,7 +83,7 @@ def _read_only(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
     for finding in facts.verdict.of(health.READ_ONLY):
         remedy = Remedy(
-            "it was mounted read-only, or the kernel stopped all writing after an error",
+            "the pool was mounted read-only, or the kernel stopped all writing after an error",
             "after an error every further write can increase the damage: find the cause first, and copy important data",
             ("dmesg | grep -i btrfs", f"umount {_q(fs)}", f"btrfs check --readonly {_device(fs)}", f"mount {_q(fs)}"),
             unmounted=True,
@@ -118,7 +118,7 @@ def _space_cache(facts: DoctorFacts) -> Iterator[Finding]:
         "version 1 writes a file for each changed block group in every commit, which causes pauses on a large filesystem; "
         "without a cache the whole extent tree is read after each mount, and scoring the free space takes far longer",
         "low; the first mount reads the whole extent tree, which takes minutes on a large filesystem. Afterwards Linux "
-        "before 4.5 can only read it",
+        "before 4.5 can only read the filesystem",
         (f"umount {_q(fs)}", f"mount -o clear_cache,space_cache=v2 {_device(fs)} {_q(fs)}",
          "# this is permanent: no option in /etc/fstab is needed, but remove space_cache=v1 or nospace_cache there"),
         unmounted=True,

@@ -97,7 +97,10 @@ QUOTA_RULES = (
         "qgroups", ("note", "warning"), "qgroups, or simple quotas that the configuration does not use", _qgroups, fixable=True
     ),
     DoctorRule(
-        "quotas", ("warning",), "quotas that do not apply or are counted wrong; btrfs-progs too old for simple quotas", _quotas
+        "quotas",
+        ("warning",),
+        "quotas that do not apply, or whose counted bytes are wrong; btrfs-progs too old for simple quotas",
+        _quotas,
     ),
 )
 

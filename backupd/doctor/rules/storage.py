@@ -205,7 +205,7 @@ def _metadata_profile(facts: DoctorFacts) -> Iterator[Finding]:
         problem = f"metadata is {weak[0]} on {count} devices"
         why = "if one of the devices fails, the whole filesystem and every backup is lost"
     elif count == 1 and "single" in profiles and not any(_redundant(device) for device in fs.devices):
-        problem = "there is one copy of the metadata, and no storage below is known to have another"
+        problem = "there is one copy of the metadata, and no storage below is known to be redundant"
         why = "one damaged tree block can make many backups unreadable; with a second copy btrfs repairs it"
     else:
         return
@@ -262,7 +262,7 @@ def _mixed_profiles(facts: DoctorFacts) -> Iterator[Finding]:
                 "a conversion was interrupted, or the pool was written to while a device was missing: a part has less redundancy "
                 "than the rest",
                 "low; that part is rewritten",
-                (f"{balance(facts, '-f', filters(fs, kind, f'convert={best},soft'))}   # or {others}, to convert all to that",),
+                (f"{balance(facts, '-f', filters(fs, kind, f'convert={best},soft'))}   # or {others}, for all block groups",),
             )
 
 

@@ -116,4 +116,6 @@ def _say(findings: SourceFindings) -> None:
     if (more := len(findings.differing) - _SHOWN) > 0:
         print_wrapped(f"  and {more:,} more")
     if findings.differing:
-        print_wrapped("damaged in the backup, or changed on the host without a new size or time; the next run fetches them again")
+        print_wrapped(
+            "these files are damaged in the backup, or changed on the host without a new size or time; the next run fetches them"
+        )

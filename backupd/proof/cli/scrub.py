@@ -136,7 +136,7 @@ def _damage_lines(damage: ScrubDamage | None) -> Iterator[str]:
     for tree in damage.trees:
         yield (
             f"metadata cannot be read within 64 KiB from {tree.vaddr}, where tree {tree.tree} has a block of level {tree.level}: "
-            "`btrfs check --readonly`, with the pool unmounted, shows what it is"
+            "`btrfs check --readonly`, with the pool unmounted, shows the damage"
         )
     if damage.elsewhere:
         places = ", ".join(str(vaddr) for vaddr in damage.elsewhere[:_SHOWN])

@@ -293,7 +293,7 @@ class _VerifyRun:
                 paths = altered_paths(backup.path, subvolume) if is_altered else []
                 problem = "it has no seal yet; the next run seals it" if state is SealState.NEW else ""
             except OSError as error:
-                problem = f"{error.strerror}; check the kernel's messages (dmesg), then run this again"
+                problem = f"{error.strerror}; check the kernel's messages (dmesg), then run `backupd verify` again"
             if is_altered:
                 self._print_changes(backup, [os.fsdecode(path) or "." for path in paths], problem)
             elif problem:
