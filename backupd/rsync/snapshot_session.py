@@ -13,7 +13,7 @@ import shlex
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from btrkeep.units import parse_time
 PROGRAM = "btrkeep-source"
 _FORMAT = 1
 _LARGEST, _MOST_ERRORS = 1 << 20, 1 << 14  # bytes of an answer, and of the program's errors
-_MOST_PATHS, _MOST_FILESYSTEMS = 10_000, 4000
+_MOST_PATHS, _MOST_FILESYSTEMS, _MOST_STREAMS = 10_000, 4000, 1000
 _SESSION = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 _MOST_HISTORY = 999
 _CHECK_SECONDS = 60.0
@@ -65,6 +65,8 @@ class SnapshotSession:
     """The mount points of the filesystems that have snapshots."""
     dumps: tuple[HostDump, ...] = ()
     """The dumps that the host made."""
+    streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The files of each dump that this server has to fetch as a stream, by its name."""
     own: tuple[str, ...] = ()
     """The folders of the program's own snapshots, which are empty in the session."""
     inner: Mapping[str, int | None] | None = None
@@ -222,8 +224,9 @@ def parse_session(answer: bytes, paths: Sequence[str]) -> SnapshotSession:
             raise ValueError("not the name of a session")
         taken = dict(_filesystem(entry) for entry in list_of(fields, "filesystems", _MOST_FILESYSTEMS))
         dumps = tuple(parse_dump(entry) for entry in list_of(fields, "dumps", MOST_DUMPS))
+        streams = {entry["name"]: _streams(entry, paths) for entry in fields["dumps"] if "streams" in entry}
         own = tuple(map(_folder, list_of({"own": [], **fields}, "own", _MOST_FILESYSTEMS)))
-        return SnapshotSession(name, _consistencies(fields, paths, taken), tuple(taken), dumps, own, _inner(fields))
+        return SnapshotSession(name, _consistencies(fields, paths, taken), tuple(taken), dumps, streams, own, _inner(fields))
     except INVALID:
         raise invalid_answer("begin") from None
 
@@ -273,6 +276,18 @@ def _inner_filesystem(entry: Mapping[str, Any]) -> tuple[str, int | None]:
     if size is not None and (type(size) is not int or not 0 <= size < 1 << 63):
         raise ValueError("not a number of bytes")
     return os.fsdecode(folder.encode("utf-8", "surrogateescape")), size
+
+
+def _streams(entry: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
+    """Returns the files of a dump that is a stream. Raises ValueError: the host decides where this server writes them."""
+    files = [os.fsdecode(str(path).encode("utf-8", "surrogateescape")) for path in list_of(entry, "streams", _MOST_STREAMS)]
+    for file in files:
+        names = file.split("/")
+        if names[0] or not all(names[1:]) or {".", ".."} & set(names) or "\0" in file or not below(file, entry["path"]):
+            raise ValueError("not the path of a file")
+        if not any(below(file, path) and file != path for path in paths):
+            raise ValueError("not below a source path")
+    return tuple(dict.fromkeys(files))
 
 
 def _folder(folder: Any) -> str:

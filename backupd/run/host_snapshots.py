@@ -44,13 +44,14 @@ class SnapshotsRequired(Exception):
 
 class HostSnapshots:
     """The session of one run. Without `snapshots` it does nothing. `warnings`: lines for the backup; `host`: the host as rsync has
-    to reach it now; `inner`: as in SnapshotSession.
+    to reach it now; `inner`, `streams`: as in SnapshotSession.
     """
 
     def __init__(self, host: HostConfig, ssh: SshSettings, connection: SharedConnection, cancellation: RunCancellation) -> None:
         self.host = host
         self.warnings: list[str] = []
         self.inner: Mapping[str, int | None] | None = None
+        self.streams: Mapping[str, tuple[str, ...]] = {}
         self._configured, self._ssh, self._connection, self._cancellation = host, ssh, connection, cancellation
         self._session: SnapshotSession | None = None
         self._newest: SnapshotSession | None = None  # to be ended, whether the host has lost it or not
@@ -64,6 +65,10 @@ class HostSnapshots:
     def dumps(self) -> tuple[HostDump, ...]:
         """Returns the dumps that the host made. A dump that failed in one of several sessions counts as failed."""
         return tuple(self._dumps.values())
+
+    def note_stream(self, name: str, size: int, seconds: float, status: int, error: str) -> None:
+        """Records how the stream of a dump ended."""
+        self._dumps[name] = replace(self._dumps[name], bytes=size, seconds=round(seconds, 3), status=status, error=error)
 
     async def begin(self, control: Path | None) -> None:
         """Begins a session unless there is one. `control`: the socket of the shared connection.
@@ -91,7 +96,7 @@ class HostSnapshots:
 
     @Checkpoint("session of snapshots begun")
     def _begun(self, session: SnapshotSession) -> None:
-        self._newest, self.inner = session, session.inner
+        self._newest, self.inner, self.streams = session, session.inner, session.streams
         self._session, self.host = session, in_session(self._configured, session.name, session.own)
         for dump in session.dumps:
             before = self._dumps.get(dump.name)

@@ -21,6 +21,7 @@ from backupd.rsync.probe import HostAccess, size_on_host
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from backupd.run.arriving_zeros import ArrivingZeros
+from backupd.run.dump_streams import DumpStreams
 from backupd.run.finalisation import WorkSubvolume
 from backupd.run.host_snapshots import HostSnapshots, SnapshotsRequired
 from backupd.run.limits import HostQuota, LimitWatch
@@ -107,7 +108,22 @@ class HostTransfer:
             await self._run_attempts()
         finally:
             await self.snapshots.end()
+        if self.snapshots.streams:
+            self.results = await self._streams().fetch(self.results)
         self.results = {result.path: result for result in self.snapshots.judged([self.results[path] for path in self.host.paths])}
+
+    def _streams(self) -> DumpStreams:
+        return DumpStreams(
+            self.context,
+            self.host,
+            self.prepared,
+            self.lock,
+            self.cancellation,
+            self.snapshots,
+            self.connection,
+            self.quota,
+            self.limits,
+        )
 
     async def with_holes(self, record: Record) -> Record:
         """Makes holes of zeros, and returns the record with their number. Raises OSError."""

@@ -9,6 +9,7 @@ A server asks with SSH_ORIGINAL_COMMAND:
 `btrkeep-source begin [--] PATH...` runs the dumps and takes a snapshot of each filesystem below the paths: a session.
 `btrkeep-source rsync SESSION --server --sender OPTIONS . PATH...` reads from it. rsync runs in a mount namespace of its own, in
     which the snapshots are in the places of the filesystems. Without a session, `rsync --server --sender ...` reads the live files.
+`btrkeep-source dump NAME FILE` writes one file of a dump that is a stream (docs/decisions/0093-dumps-as-streams.rst).
 `btrkeep-source end SESSION` removes the snapshots; so do the next `begin` of this server, and a timer.
 `btrkeep-source check [--] [PATH...]` reports what `begin` would do.
 `btrkeep-source send-begin --for KEEPER [--have ID]... [--keep RULES] [--send [--plain]] -- PATH...` runs the dumps, then takes a
@@ -35,6 +36,7 @@ import fnmatch
 import json
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -43,6 +45,7 @@ import stat
 import struct
 import subprocess
 import sys
+import threading
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -99,6 +102,19 @@ class Dump(NamedTuple):
     required: bool
     timeout: int
     """Seconds."""
+    stream: bool = False
+    """True if the server fetches it while it is made, and this host stores none of it."""
+
+
+class DumpPart(NamedTuple):
+    """One file of a dump."""
+
+    path: str
+    """Absolute."""
+    command: List[str]
+    """The program whose output it is."""
+    owner: Optional[Tuple[int, int]] = None
+    """The user and group that run it; None: those of this program."""
 
 
 class SourceConfig:
@@ -190,7 +206,10 @@ def _dump(name: str, keys: Dict[str, str]) -> Dump:
         raise ValueError(f"[dump {name}] has no command")
     output = keys.pop("output", name)
     required = _yes(keys.pop("required", "yes"))
-    return Dump(name, keys.pop("command"), os.path.join(DUMPS, output), required, _seconds(keys.pop("timeout", "1h")))
+    stream = _yes(keys.pop("stream", "no"))
+    output = os.path.join(DUMPS, output)
+    timeout = _seconds(keys.pop("timeout", "1h"))
+    return Dump(name, keys.pop("command"), normal(output) if stream else output, required, timeout, stream)
 
 
 def _folders(text: str) -> List[str]:
@@ -1134,18 +1153,16 @@ def make_dump(dump: Dump) -> Dict[str, Any]:
     answer.update(status=None, required=dump.required)
     start, new = time.monotonic(), dump.output + ".new"
     try:
-        is_ours = dump.output.startswith(DUMPS + "/")
-        require_own(os.path.dirname(dump.output))
-        for folder in (os.path.dirname(DUMPS), DUMPS) if is_ours else (os.path.dirname(dump.output),):
-            if not os.path.isdir(folder):
-                os.makedirs(folder)
-                os.chmod(folder, 0o711 if is_ours else 0o700)  # an owner of a database writes below it
+        _make_folders(dump)
         _delete(new)
         kind, _, rest = dump.command.partition(" ")
-        ready = {"postgresql": dump_postgresql, "mysql": dump_mysql, "sqlite": dump_sqlite}.get(kind)
-        if ready:
+        if kind == "sqlite":
             os.mkdir(new, 0o700)
-            ready(new, rest.strip(), start + dump.timeout)
+            dump_sqlite(new, rest.strip(), start + dump.timeout)
+        elif kind in DATABASES:
+            os.mkdir(new, 0o700)
+            for part in DATABASES[kind](new, start + dump.timeout):
+                _into(part.path, part.command, start + dump.timeout)
         else:
             _into(new, ["/bin/sh", "-c", dump.command], start + dump.timeout)
         answer["bytes"] = _bytes_of(new)
@@ -1165,35 +1182,73 @@ def make_dump(dump: Dump) -> Dict[str, Any]:
     return answer
 
 
-def dump_postgresql(folder: str, _rest: str, deadline: float) -> None:
-    """Writes globals.sql, and NAME.sql for each database, as pg_dump prints it."""
+def _make_folders(dump: Dump) -> None:
+    """Makes the folders above the output."""
+    is_ours = dump.output.startswith(DUMPS + "/")
+    require_own(os.path.dirname(dump.output))
+    for folder in (os.path.dirname(DUMPS), DUMPS) if is_ours else (os.path.dirname(dump.output),):
+        if not os.path.isdir(folder):
+            os.makedirs(folder)
+            os.chmod(folder, 0o711 if is_ours else 0o700)  # an owner of a database writes below it
+
+
+def stream_parts(dump: Dump, deadline: float) -> Iterable[DumpPart]:
+    """Yields the files of a dump that is a stream."""
+    kind, _, rest = dump.command.partition(" ")
+    if kind == "sqlite":
+        return [sqlite_text(dump.output, rest.strip())]
+    if kind in DATABASES:
+        return DATABASES[kind](dump.output, deadline)
+    return [DumpPart(dump.output, ["/bin/sh", "-c", dump.command])]
+
+
+def answer_stream(dump: Dump) -> Dict[str, Any]:
+    """Returns the answer to `begin` about a dump that is a stream: its files in `streams`. A server that does not know these sees a
+    dump that failed."""
+    answer: Dict[str, Any] = {"name": dump.name, "path": as_text(dump.output), "seconds": 0.0, "bytes": 0}
+    answer["required"] = dump.required
+    try:
+        _make_folders(dump)
+        # Nothing is in this folder here. With a new time it is not one whose filesystem is not mounted.
+        os.utime(os.path.dirname(dump.output))
+        paths = [as_text(part.path) for part in stream_parts(dump, time.monotonic() + LONGEST)]
+        return dict(answer, status=None, error="the backup server did not fetch its stream; update btrkeep there", streams=paths)
+    except subprocess.CalledProcessError as error:
+        return dict(answer, status=error.returncode, error=as_text(error.output))
+    except OSError as error:
+        return dict(answer, status=1, error=as_text(one_line(str(error))))
+
+
+def postgresql_parts(folder: str, deadline: float) -> Iterator[DumpPart]:
+    """Yields globals.sql, and NAME.sql for each database, as pg_dump prints it."""
     user = [] if os.geteuid() else ["runuser", "-u", "postgres", "--"]
-    _into(folder + "/globals.sql", [*user, "pg_dumpall", "--globals-only"], deadline)
+    yield DumpPart(folder + "/globals.sql", [*user, "pg_dumpall", "--globals-only"])
     # A database whose deletion was interrupted has the limit -2, and accepts no connection.
     query = "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate AND datconnlimit <> -2 ORDER BY 1"
-    _into(folder + "/.names", [*user, "psql", "-X", "-A", "-t", "-0", "-c", query, "postgres"], deadline)
-    for name in _names(folder, "\0"):  # a name may have newlines
+    for name in _names([*user, "psql", "-X", "-A", "-t", "-0", "-c", query, "postgres"], deadline, "\0"):  # may have newlines
         # --dbname takes a connection string: quoted, so that a database's name is not read as one.
         quoted = "dbname='{}'".format(name.replace("\\", "\\\\").replace("'", "\\'"))
         # psql cannot connect to a name with a line break by a line in a script, so pg_dump refuses to write one.
         create = [] if re.search(r"[\r\n]", name) else ["--create"]
         file = "%67lobals" if name == "globals" else _file_name(name)
-        _into(folder + "/" + file + ".sql", [*user, "pg_dump", *create, "--dbname=" + quoted], deadline)
+        yield DumpPart(folder + "/" + file + ".sql", [*user, "pg_dump", *create, "--dbname=" + quoted])
 
 
-def dump_mysql(folder: str, _rest: str, deadline: float) -> None:
-    """Writes NAME.sql for each database of MySQL or MariaDB, in one transaction each."""
+def mysql_parts(folder: str, deadline: float) -> Iterator[DumpPart]:
+    """Yields NAME.sql for each database of MySQL or MariaDB, in one transaction each."""
     is_mariadb = shutil.which("mariadb-dump") is not None
     client, dumper = ("mariadb", "mariadb-dump") if is_mariadb else ("mysql", "mysqldump")
-    _into(folder + "/.names", [client, "--batch", "--skip-column-names", "-e", "SHOW DATABASES"], deadline)
     words = "--single-transaction --quick --routines --events --triggers --skip-dump-date --order-by-primary".split()
-    for escaped in _names(folder):
+    for escaped in _names([client, "--batch", "--skip-column-names", "-e", "SHOW DATABASES"], deadline):
         name = re.sub(r"\\([nt0\\])", lambda match: {"n": "\n", "t": "\t", "0": "\0"}.get(match.group(1), "\\"), escaped)
         # "#mysql50#" begins the names of folders that are no databases, such as lost+found of a filesystem.
         if name in ("information_schema", "performance_schema", "sys") or name.startswith("#mysql50#"):
             continue
         more = ["--flush-privileges"] if name == "mysql" else []  # a server that loads it uses its users at once
-        _into(folder + "/" + _file_name(name) + ".sql", [dumper, *words, *more, "--databases", "--", name], deadline)
+        yield DumpPart(folder + "/" + _file_name(name) + ".sql", [dumper, *words, *more, "--databases", "--", name])
+
+
+DATABASES = {"postgresql": postgresql_parts, "mysql": mysql_parts}
 
 
 COPY_SQLITE = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=60).backup(sqlite3.connect(sys.argv[2]))"
@@ -1204,17 +1259,12 @@ def dump_sqlite(folder: str, file: str, deadline: float) -> None:
 
     It runs as the owner of the file, who could otherwise let root open other files as its journal.
     """
-    status = os.stat(file)
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", file)
-    if not status.st_uid:  # a user's symlink may lead here now, and to a database of his own in a moment
-        require_own(file)
+    owner = _owner_of(file)
     copy, log = os.path.join(folder, os.path.basename(file)), folder + "/.log"
     if sys.version_info >= (3, 7):
         words = [sys.executable, "-I", "-c", COPY_SQLITE, file, copy]
     else:
         words = ["sqlite3", "-bail", "-cmd", ".timeout 60000", file, ".backup '{}'".format(copy.replace("'", "''"))]
-    owner = (status.st_uid, status.st_gid) if not os.geteuid() else None
     if owner:
         os.chown(folder, *owner)
     _into(log, words, deadline, owner)
@@ -1223,11 +1273,38 @@ def dump_sqlite(folder: str, file: str, deadline: float) -> None:
     os.unlink(log)
 
 
-def _names(folder: str, separator: str = "\n") -> List[str]:
-    with open(folder + "/.names", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        names = [name for name in file.read().split(separator) if name]
-    os.unlink(folder + "/.names")
-    return names
+# Both pragmas are lost otherwise. A text may have bytes that are no UTF-8.
+TEXT_OF_SQLITE = """import sqlite3, sys
+base, out = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None), sys.stdout.buffer
+base.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+base.execute("BEGIN")
+
+for name in ("user_version", "application_id"):
+    out.write(b"PRAGMA %s=%d;\\n" % (name.encode(), base.execute("PRAGMA " + name).fetchone()[0]))
+
+for line in base.iterdump():
+    out.write(line.encode("utf-8", "surrogateescape") + b"\\n")
+"""
+
+
+def sqlite_text(folder: str, file: str) -> DumpPart:
+    """Returns the part that is an SQLite database as SQL, of one moment: a copy of its pages would need a file here."""
+    command = [sys.executable, "-I", "-c", TEXT_OF_SQLITE, file]
+    return DumpPart(os.path.join(folder, os.path.basename(file) + ".sql"), command, _owner_of(file))
+
+
+def _owner_of(file: str) -> Optional[Tuple[int, int]]:
+    """Returns the user and group of a database, who could otherwise let root open other files as its journal; None without root."""
+    status = os.stat(file)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", file)
+    if not status.st_uid:  # a user's symlink may lead here now, and to a database of his own in a moment
+        require_own(file)
+    return (status.st_uid, status.st_gid) if not os.geteuid() else None
+
+
+def _names(argv: Sequence[str], deadline: float, separator: str = "\n") -> List[str]:
+    return [name for name in os.fsdecode(_run_dump(argv, deadline, subprocess.PIPE)).split(separator) if name]
 
 
 def _file_name(name: str) -> str:
@@ -1235,9 +1312,16 @@ def _file_name(name: str) -> str:
 
 
 def _into(path: str, argv: Sequence[str], deadline: float, owner: Optional[Tuple[int, int]] = None) -> None:
-    """Runs a program with its output in a new file. Raises CalledProcessError with its last line of error as `output`.
+    """Runs a program with its output in a new file. Raises as `_run_dump`."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        _run_dump(argv, deadline, file.fileno(), owner)
 
-    `owner`: the user and group that it runs as.
+
+def _run_dump(argv: Sequence[str], deadline: float, out: Optional[int], owner: Optional[Tuple[int, int]] = None) -> bytes:
+    """Runs a program of a dump. Raises CalledProcessError with its last line of error as `output`.
+
+    `out`: the descriptor of its output; PIPE: it is returned; None: that of this program, whose reader ends both. `owner`: the user
+    and group that it runs as.
     """
 
     def prepare() -> None:
@@ -1247,12 +1331,13 @@ def _into(path: str, argv: Sequence[str], deadline: float, owner: Optional[Tuple
             os.setuid(owner[0])
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # it ends when this program is killed
 
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.PIPE, cwd="/", start_new_session=True, preexec_fn=prepare
-        )
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, cwd="/", start_new_session=True, preexec_fn=prepare
+    )
+    if out is None:
+        threading.Thread(target=_end_with_reader, args=(process,), daemon=True).start()
     try:
-        _, err = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
+        output, err = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
         error = last_line(err)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
@@ -1261,6 +1346,17 @@ def _into(path: str, argv: Sequence[str], deadline: float, owner: Optional[Tuple
         error = "it took longer than its timeout"
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, argv[0], error or "status %d" % process.returncode)
+    return output or b""
+
+
+def _end_with_reader(process: "subprocess.Popen[bytes]") -> None:
+    """Ends a program when the connection is lost: it may print nothing for hours, and would not notice."""
+    lost = select.poll()
+    lost.register(1, 0)
+    lost.poll()
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _delete(path: str) -> None:
@@ -1919,8 +2015,10 @@ class Host:
     def _dumps(self, paths: Sequence[str]) -> List[Dict[str, Any]]:
         answers = []
         for dump in self.config.dumps:
-            if any(is_below(dump.output, path) for path in paths):
-                if not os.geteuid():
+            if any(is_below(dump.output, path) and (dump.output != path or not dump.stream) for path in paths):
+                if dump.stream:
+                    answers.append(answer_stream(dump))
+                elif not os.geteuid():
                     self.sessions.prepare()
                     with self.sessions.locked("dump-" + dump.name, dump.timeout):
                         answers.append(make_dump(dump))
@@ -1943,6 +2041,9 @@ class Host:
         self._require_streams(paths)
         require_different(paths)
         dumps = self._dumps(paths)
+        for dump in dumps:
+            if dump.pop("streams", None) is not None:
+                dump["error"] = 'a dump with stream = yes needs engine = "rsync" on the backup server'
         self.sessions.prepare()
         with self.sessions.locked():
             remove_old_kept(read_mounts(), self.server, asked.keeper, paths)
@@ -1982,6 +2083,27 @@ class Host:
         except OSError as error:
             return f"{one_line(path)} cannot be sent: {reason_of(error)}"
         return None if is_possible else f"{one_line(path)} is not a writable subvolume of btrfs; back it up with rsync"
+
+    def dump(self, words: Sequence[str]) -> None:
+        """Writes one file of a dump that is a stream, and ends this program with 0 only if all of it was written."""
+        name, path = words if len(words) == 2 else ("", "")
+        dump = next((each for each in self.config.dumps if each.name == name and each.stream), None)
+        if dump is None:
+            raise RefusedRequest(f"there is no dump {one_line(name)} with stream = yes in {self.config_path}")
+        require_allowed(dump.output, self.config.allow, f"change allow in [paths] of {self.config_path}")
+        with contextlib.ExitStack() as held:
+            if not os.geteuid():
+                self.sessions.prepare()
+                held.enter_context(self.sessions.locked("dump-" + name, 10))
+            deadline = time.monotonic() + dump.timeout
+            try:
+                part = next((each for each in stream_parts(dump, deadline) if as_text(each.path) == as_text(path)), None)
+                if part is None:
+                    raise RefusedRequest(f"the dump {name} has no file {one_line(path)}; its database was deleted")
+                _run_dump(part.command, deadline, None, part.owner)
+            except subprocess.CalledProcessError as error:
+                raise RefusedRequest(error.output) from error
+        sys.exit(0)
 
     def end(self, words: Sequence[str]) -> Dict[str, Any]:
         session = self._own_session(words[:1])
@@ -2270,6 +2392,8 @@ def answer_request(host: Host, words: Sequence[str]) -> Dict[str, Any]:
         host.read(words[3:], words[2])
     if words[:2] == ["btrkeep-source", "send"]:
         host.send(words[2:])
+    if words[:2] == ["btrkeep-source", "dump"]:
+        host.dump(words[2:])
     if words[:1] == ["btrkeep-source"] and words[1:2] and words[1] in actions:
         return actions[words[1]](words[2:])
     if not words:

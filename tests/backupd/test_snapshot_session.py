@@ -232,3 +232,21 @@ def test_the_filesystems_below_the_paths_are_parsed_and_an_older_program_does_no
 def test_an_invalid_list_of_filesystems_is_refused(inner: object) -> None:
     with pytest.raises(NoSnapshots):
         parsed(inner=inner)
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["/srv/d/../../etc/x", "/srv/d//x", "/srv/d/", "/srv/d/.", "srv/d/x", "/srv/dx", "/etc/x", "/srv", "", "/srv/d/x\0",
+     "/srv/d/..", "/var/d", 1, None],
+)  # fmt: skip
+def test_a_stream_that_would_be_written_elsewhere_is_refused(file: object) -> None:
+    dump = {**ANSWER["dumps"][0], "path": "/srv/d", "streams": ["/srv/d/a.sql"]}
+    assert parsed(dumps=[dump]).streams == {"postgresql": ("/srv/d/a.sql",)}
+    with pytest.raises(NoSnapshots):
+        parsed(dumps=[{**dump, "streams": ["/srv/d/a.sql", file]}])
+
+
+def test_a_stream_needs_a_source_path_that_contains_it() -> None:
+    for path in ("/var/d", "/srv"):
+        with pytest.raises(NoSnapshots):
+            parsed(dumps=[{**ANSWER["dumps"][0], "path": path, "streams": [path]}])

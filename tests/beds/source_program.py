@@ -63,6 +63,14 @@ class SourceHost:
     def end(self, name: str, server: str = "office") -> dict[str, Any]:
         return dict(json.loads(self.request(f"btrkeep-source end {name}", server).stdout))
 
+    def fetch_streams(self, dump: dict[str, Any], target: Path, server: str = "office") -> list[str]:
+        """Fetches the files of a dump that is a stream, from the answer to `begin`; returns their names."""
+        target.mkdir()
+        for path in dump["streams"]:
+            text = self.request(shlex.join(["btrkeep-source", "dump", dump["name"], path]), server).stdout
+            (target / Path(path).name).write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
+        return sorted(Path(path).name for path in dump["streams"])
+
     def rsync_words(self, name: str, path: Path | str, target: Path, *options: str, server: str = "office") -> list[str]:
         """An rsync as a run makes it; without a session (`name`) it asks for the live files."""
         program = ["--rsync-path", f"btrkeep-source rsync {name}"] if name else []

@@ -101,7 +101,8 @@ def test_files_of_a_session_start_and_dumps_load_and_both_are_consistent(sshd: S
     btrfs_mount.parent.chmod(0o755)
     data = make_data(btrfs_mount / "main")
     (data / "lost+found").mkdir(mode=0o700)  # as if a filesystem were mounted here
-    host = SourceHost(sshd, f"[dump mysql]\ncommand = mysql\noutput = {btrfs_mount}/dumps\n")
+    config = f"[dump mysql]\ncommand = mysql\noutput = {btrfs_mount}/dumps\n"
+    host = SourceHost(sshd, f"{config}[dump stream]\ncommand = mysql\noutput = {btrfs_mount}/streams\nstream = yes\n")
     quoted = ODD.replace("`", "``")
     with server(data, SOCKET):
         sql(BANK)
@@ -111,6 +112,7 @@ def test_files_of_a_session_start_and_dumps_load_and_both_are_consistent(sshd: S
             wait_for(lambda: int(sql("SELECT count(*) FROM entry", "bank")[0]) > 100)
             answer = host.begin(btrfs_mount)
             fetched = host.fetch(answer["session"], btrfs_mount, tmp_path / "to")
+            streams = host.fetch_streams(answer["dumps"][1], tmp_path / "streams")
             assert load.poll() is None, "the load ended by itself"
         finally:
             sql("SHUTDOWN")  # which ends the load too
@@ -119,7 +121,8 @@ def test_files_of_a_session_start_and_dumps_load_and_both_are_consistent(sshd: S
     assert answer["dumps"][0]["error"] is None
     assert answer["paths"][0]["consistency"] == "snapshot"
     odd = "a`b%0Ac\\t' -- x.sql"
-    assert sorted(path.name for path in (fetched / "dumps").iterdir()) == [odd, "bank.sql", "mysql.sql"]
+    assert sorted(path.name for path in (fetched / "dumps").iterdir()) == streams == [odd, "bank.sql", "mysql.sql"]
+    assert not (btrfs_mount / "streams").exists()
     other = btrfs_mount / "other.sock"
     btrfs_mount.chmod(0o777)
     copy = btrfs_mount / "copy"
@@ -131,6 +134,9 @@ def test_files_of_a_session_start_and_dumps_load_and_both_are_consistent(sshd: S
         for name in (odd, "bank.sql", "mysql.sql"):
             work("sh", "-c", 'exec mariadb --no-defaults --socket="$1" <"$2"', "-", other, fetched / "dumps" / name)
         assert 100 < require_equal_sums(other) <= of_snapshot, "the dump was made before the snapshot"
+        for name in streams:
+            work("sh", "-c", 'exec mariadb --no-defaults --socket="$1" <"$2"', "-", other, tmp_path / "streams" / name)
+        assert require_equal_sums(other) >= of_snapshot, "the stream was made after the snapshot"
         assert sql("CALL answer()", "bank", other) == ["42"]
         assert sql("SELECT name FROM mysql.event", "", other) == ["later"]
         assert sql(f"SELECT n FROM `{quoted}`.t", "", other) == ["7"]

@@ -80,7 +80,8 @@ def test_files_of_a_session_start_and_dumps_load_and_both_are_consistent(sshd: S
     data.mkdir(mode=0o700, parents=True)
     work("chown", "postgres:", data, data.parent)  # not the folder above: root writes the dumps into none of another user
     as_postgres("initdb", "-D", data, "-A", "trust")
-    host = SourceHost(sshd, f"[dump postgresql]\ncommand = postgresql\noutput = {btrfs_mount}/dumps\n")
+    config = f"[dump postgresql]\ncommand = postgresql\noutput = {btrfs_mount}/dumps\n"
+    host = SourceHost(sshd, f"{config}[dump stream]\ncommand = postgresql\noutput = {btrfs_mount}/streams\nstream = yes\n")
     with cluster(data, 5432):
         for name in ("bench", *ODD):
             quoted = name.replace('"', '""')
@@ -94,6 +95,7 @@ def test_files_of_a_session_start_and_dumps_load_and_both_are_consistent(sshd: S
             time.sleep(2)
             answer = host.begin(btrfs_mount)
             fetched = host.fetch(answer["session"], btrfs_mount, tmp_path / "to")
+            streams = host.fetch_streams(answer["dumps"][1], tmp_path / "streams")
             assert load.poll() is None, "the load ended by itself"
         finally:
             load.kill()
@@ -109,20 +111,23 @@ def test_files_of_a_session_start_and_dumps_load_and_both_are_consistent(sshd: S
         assert len(set(sums)) == 1, sums
         assert int(transactions) > 10
         as_postgres("createdb", "-p", "5433", "loaded")
-        text = (fetched / "dumps/bench.sql").read_text().split("\\connect bench\n", 1)[1]
-        script = btrfs_mount / "script.sql"
-        script.write_text(text)
-        script.chmod(0o644)
-        as_postgres("psql", "-p", "5433", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", script, "loaded")
-        *sums, of_dump = query(5433, SUMS, "loaded")
-        assert len(set(sums)) == 1, sums
-        assert 0 < int(of_dump) <= int(transactions), "the dump was made before the snapshot"
+        as_postgres("createdb", "-p", "5433", "streamed")
+        script, counts = btrfs_mount / "script.sql", []
+        for folder, database in ((fetched / "dumps", "loaded"), (tmp_path / "streams", "streamed")):
+            script.write_text((folder / "bench.sql").read_text().split("\\connect bench\n", 1)[1])
+            script.chmod(0o644)
+            as_postgres("psql", "-p", "5433", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", script, database)
+            *sums, count = query(5433, SUMS, database)
+            assert len(set(sums)) == 1, sums
+            counts.append(int(count))
+        assert 0 < counts[0] <= int(transactions) <= counts[1], "the dump was made before the snapshot, and the stream after it"
         script.write_bytes((fetched / "dumps" / ODD[LINES]).read_bytes())
         as_postgres("createdb", "-p", "5433", "lines")
         as_postgres("psql", "-p", "5433", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", script, "lines")
         assert query(5433, "SELECT n FROM seven", "lines") == ["7"]
     names = ["bench.sql", "globals.sql", "postgres.sql", *ODD.values()]
-    assert sorted(path.name for path in (fetched / "dumps").iterdir()) == sorted(names)
+    assert sorted(path.name for path in (fetched / "dumps").iterdir()) == sorted(names) == streams
+    assert not (btrfs_mount / "streams").exists()
     assert host.left(btrfs_mount) == []
 
 
