@@ -282,7 +282,7 @@ def test_its_own_retention_removes_there_and_none_removes_nothing(far: Offsite) 
     far.night.write()
     plan = far.offsite("run", "--dry-run", "--now", "2026-03-05T00:00:00Z").stdout
     names = far.night.names("web1")
-    assert f"web1@{names[0]}: would be removed there" in plan
+    assert f"web1@{names[0]}: would be removed from the repository" in plan
     assert len(far.listed_by_restic()) == 3
     assert far.run("--now", "2026-03-05T00:00:00Z")["removed"] == 2
     assert [when.replace(":", "") for _, when, _ in far.listed_by_restic()] == names[-1:]

@@ -119,7 +119,7 @@ def test_a_program_with_mounts_of_its_own_that_holds_the_filesystem_costs_no_res
                 holder.kill()
     assert running.returncode == 0, notes
     assert len(json.loads(text)["runs"]) == 2
-    assert notes.count("note: another program still holds /dev/loop") == 1
+    assert notes.count("note: another program still uses /dev/loop") == 1
     assert list(place.iterdir()) == []
     wait_for(lambda: not session.loops_below(place))
 
