@@ -138,7 +138,15 @@ def seconds_to_end(processes: Sequence[subprocess.Popen[bytes]]) -> list[float]:
 
 def keeps_to(speed: float, rate: float) -> bool:
     """Whether that is the rate: nothing makes a transfer faster, and a busy machine makes it slower."""
-    return 0.4 * rate < speed < 1.2 * rate
+    return 0.4 * rate / _slowness() < speed < 1.2 * rate
+
+
+def _slowness() -> float:
+    """How many times as long as on a quiet machine a tenth of a second of work takes now."""
+    begun, worked = time.monotonic(), time.process_time()
+    while time.process_time() - worked < 0.1:
+        pass
+    return max(1.0, (time.monotonic() - begun) / 0.1)
 
 
 def under_way(pull: subprocess.Popen[bytes]) -> bool:

@@ -30,7 +30,7 @@ while data := bytearray(os.read(0, 65536)):
             data[left] ^= 1
         else:
             put(data[:left])
-            time.sleep(60 if sys.argv[1] == "stop" else 0)
+            time.sleep(200 if sys.argv[1] == "stop" else 0)
             sys.exit()
     left -= len(data)
     put(data)

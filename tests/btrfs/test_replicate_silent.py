@@ -118,7 +118,7 @@ def test_a_server_that_takes_no_more_of_a_push_is_given_up(make_btrfs: Callable[
 def test_a_line_that_goes_dead_in_a_stream_of_a_push_holds_the_next_one_for_a_few_minutes_only(
     make_btrfs: Callable[..., Path],
 ) -> None:
-    """Minutes are seconds here. The line stays open for a minute, and `stall` is half an hour."""
+    """Minutes are seconds here. The line stays open for three minutes, and `stall` is half an hour."""
     two = Pushing(make_btrfs(), make_btrfs())
     large(two)
     script = (
@@ -137,7 +137,7 @@ def test_a_line_that_goes_dead_in_a_stream_of_a_push_holds_the_next_one_for_a_fe
             process.kill()  # the first server's machine has vanished, without a message to the second one
             two.over('exec "$@"')
             sends = partial(two.first.backupd, "replicate", "--now", NOW, check=False)
-            wait_for(lambda: sends().returncode == 0, 40, "the lock is still held")
+            wait_for(lambda: sends().returncode == 0, 120, "the lock is still held")
         finally:
             os.killpg(process.pid, signal.SIGKILL)
     assert len(two.names(two.second.pool)) == 1
@@ -264,7 +264,7 @@ def test_a_server_that_gives_way_to_its_night_says_so_and_is_waited_for(make_btr
             with take_lock(two.second.pool / ".btrkeep/locks/night", "backupd run", NOW):
                 time.sleep(14)  # longer than it would be waited for in silence
                 assert process.poll() is None, process.communicate()
-            out, err = process.communicate(timeout=50)
+            out, err = process.communicate(timeout=100)
         finally:
             process.kill()
     assert (process.returncode, "waits: backupd run (process" in err, "on the other server" in err) == (0, True, True), out + err
@@ -299,7 +299,7 @@ def test_a_restic_that_stops_is_given_up(far: Offsite) -> None:
     begun = time.monotonic()
     done = far.night.backupd("offsite", "run", "--json", check=False, env=instead(far, stops))
     assert (done.returncode, "no progress for 3" in " ".join((done.stdout + done.stderr).split())) == (1, True), done
-    assert time.monotonic() - begun < 60
+    assert time.monotonic() - begun < 120
     assert far.listed_by_restic() == []
     far.night.tables["offsite.far"].pop("stall")
     far.night.write()
@@ -324,7 +324,7 @@ def test_a_sender_that_was_asleep_in_a_stream_makes_no_backup_of_what_came(two: 
                 os.kill(number, sent)
                 time.sleep(0.2)
             two.second.tables["replica.office"].pop("bandwidth")
-            out, err = process.communicate(timeout=50)
+            out, err = process.communicate(timeout=100)
         finally:
             process.kill()
     assert "Traceback" not in err, err
