@@ -1,4 +1,4 @@
-"""What tests of the command line share: sites on a real btrfs."""
+"""Fixtures for tests of the command line: sites on a real btrfs."""
 
 import subprocess
 import tempfile
@@ -19,7 +19,7 @@ def nights(shared_btrfs: Path) -> Nights:
 
 @pytest.fixture(scope="module")
 def site(_shared_mount: Path) -> Iterator[Nights]:
-    """The same for all tests of a module that only look: web1 has two complete backups and then a suspect one, web2 one, new none.
+    """The same for all tests of a module that only read: web1 has two complete backups and then a suspect one, web2 one, new none.
 
     Modules that use it are marked `btrfs`.
     """

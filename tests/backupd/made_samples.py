@@ -1,4 +1,4 @@
-"""Samples as tests make them up."""
+"""Invented samples for tests."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +11,7 @@ FILESYSTEM = "99bee88d-b5e5-478b-86f3-6f67e12ca5a1"
 
 
 def sample(taken: datetime, **more: Any) -> Sample:
-    """A sample of a pool of 40 TiB; values that are not given are 0 or unknown."""
+    """Returns a sample of a pool of 40 TiB; values that are not given are 0 or unknown."""
     fields: dict[str, Any] = {
         "filesystem": FILESYSTEM,
         "taken": taken,
@@ -37,6 +37,6 @@ def sample(taken: datetime, **more: Any) -> Sample:
 
 
 def every_five_minutes(count: int, start: datetime = START, **more: Any) -> list[Sample]:
-    """That many samples, each with the activity of the five minutes before it."""
+    """Returns that many samples, each with the activity of the five minutes before it."""
     flows = {"seconds": 300.0, "read": 300 << 20, "written": 600 << 20, "peak_read": 1e6, "peak_written": 2e6}
     return [sample(start + timedelta(minutes=5 * (number + 1)), **{**flows, **more}) for number in range(count)]

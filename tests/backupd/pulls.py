@@ -1,4 +1,4 @@
-"""One source path through a real rsync, with the very command of the engine, and what the parsers made of its words."""
+"""Transfers one source path with a real rsync, the engine's own command, and our parsers of its messages."""
 
 import os
 import shlex
@@ -22,7 +22,7 @@ UNPRIVILEGED = "setpriv --bounding-set=-dac_override,-dac_read_search rsync" if 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """An rsync that has ended: its status, its bytes, and what our parsers read in them."""
+    """An rsync that has ended: its status, its bytes, and the results of our parsers."""
 
     exit_code: int
     stdout: bytes
@@ -31,7 +31,7 @@ class Pulled:
     messages: Messages
 
     def counts(self) -> dict[MessageClass, int]:
-        """The classes of the messages that matter, with their numbers."""
+        """Returns the relevant classes of messages with their numbers."""
         return {
             kind: count for kind, count in self.messages.counts.items() if kind not in (MessageClass.OTHER, MessageClass.UNKNOWN)
         }
@@ -47,7 +47,7 @@ def pull(
     host: HostConfig | None = None,
     **settings: str | bool | tuple[str, ...],
 ) -> Pulled:
-    """Brings `path` from another host (this one, through `shell`) into `destination`; `settings` are those of the host.
+    """Transfers `path` from another host (this one, through `shell`) into `destination`; `settings` are those of the host.
 
     With `inplace="large"` both passes run, and the second one is returned.
     """
@@ -73,20 +73,20 @@ def run(command: Sequence[str]) -> Pulled:
 
 
 def arrived(folder: Path) -> set[bytes]:
-    """The regular files below `folder`, as find sees them: relative names in bytes."""
+    """Returns the regular files below `folder`, found by find: relative names in bytes."""
     done = subprocess.run(["find", folder, "-type", "f", "-printf", r"%P\0"], capture_output=True, check=True)
     return set(done.stdout.split(b"\0")[:-1])
 
 
 def script(path: Path, text: str) -> Path:
-    """An executable file, for a remote shell that behaves differently."""
+    """Writes an executable file, for a remote shell with special behaviour."""
     path.write_text(text, encoding="utf-8")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 
 
 def meanwhile(path: Path, after: int, command: str) -> Path:
-    """A remote shell that runs `command` once `after` bytes of the sender have passed: the source changes in mid-transfer."""
+    """Returns a remote shell that runs `command` after `after` bytes of the sender: the source changes during the transfer."""
     program = path.with_suffix(".py")
     program.write_text(
         f"""\
@@ -108,7 +108,7 @@ sys.exit(max(remote.wait(), -1) % 256)  # as ssh reports it
 
 
 def restricted(path: Path, folder: str = "/") -> Path:
-    """A remote shell for a key whose line says command="rrsync -ro FOLDER"."""
+    """Returns a remote shell for a key whose line has command="rrsync -ro FOLDER"."""
     options = ":B:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
     return script(
         path,

@@ -1,4 +1,4 @@
-"""Which recorded actions stay when their file is full: nobody removes the actions of others by adding many."""
+"""Which recorded actions are kept when their file is full: no user can remove the actions of others by adding many."""
 
 import json
 from datetime import UTC, datetime, timedelta

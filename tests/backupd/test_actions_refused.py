@@ -72,7 +72,7 @@ def test_two_hosts_never_become_one(pool: Pool) -> None:
     [("a file", True), ("a file", False), ("a symlink", True), ("a symlink", False), ("a folder with something in it", True)],
 )
 def test_what_lies_at_the_new_name_is_reported_and_not_overwritten(pool: Pool, kind: str, has_folder: bool) -> None:
-    """A plain file and a symlink were an error of the system, without a word about what to do."""
+    """A plain file and a symlink caused an error of the system without a hint."""
     if has_folder:
         pool.host("web1").mkdir()
     match kind:
@@ -90,7 +90,7 @@ def test_what_lies_at_the_new_name_is_reported_and_not_overwritten(pool: Pool, k
 def test_a_history_of_the_new_name_stays_when_a_host_gets_it(
     pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host that was forgotten had that name: the runs of both are kept, and no row of its backups passes for one of the other."""
+    """A forgotten host had that name: the runs of both are kept, and no row of its backups counts for the other host."""
     for host, count in (("web1", 2), ("web2", 1)):
         for _ in range(count):
             catalogue.start_run(host, NOON, 1, "x", night=False)
@@ -210,7 +210,7 @@ class Busy:
 
 
 def reading(monkeypatch: pytest.MonkeyPatch, busy: Busy, *, seconds: float | None = None) -> tuple[VerifyPass, list[float]]:
-    """A pass that may use a fifth of the disks' time, and how long it slept each time; the clock goes on by its sleeps alone."""
+    """A pass that may use a fifth of the disks' time, and its sleeps; only these advance the clock."""
     clock, sleeps = [1000.0], list[float]()
     monkeypatch.setattr(verify_pass, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(verify_pass, "IoPressure", lambda: busy)

@@ -111,7 +111,7 @@ CONFIGURED: tuple[tuple[int, HostConfig, dict[str, Any], bool], ...] = (
 
 
 def test_the_message_comes_when_the_host_is_late_and_not_before_the_age_that_notify_sets() -> None:
-    """Late is one thing: the state, the message and the dashboard's list of alarms are of the same moment."""
+    """A host is late at one moment: for its state, the message and the dashboard's list of alarms."""
     for hours, host, settings, expected in CONFIGURED:
         past = facts(complete=hours, run=hours, outcome="complete")
         assert (keys(past, host, **settings) == ["silent host web1"]) is expected, (hours, host)

@@ -22,7 +22,7 @@ HOUR = timedelta(hours=1)
 
 
 class Story:
-    """Plays looks one after the other; `heard` is what people heard: "+ subject" of an alarm, "- subject" of its end."""
+    """Runs checks one after the other; `heard` has the messages: "+ subject" of an alarm, "- subject" of its end."""
 
     def __init__(self, events: tuple[str, ...] = EVENT_WORDS) -> None:
         self.rows: dict[tuple[str, str], StoredAlarm] = {}
@@ -126,7 +126,7 @@ def test_an_alarm_that_grows_is_told_again_and_one_that_shrinks_is_not() -> None
 
 
 def test_each_new_mistake_is_a_message_also_the_third_of_a_day() -> None:
-    """A mistake that comes soon after another one was over is the same alarm, whose recovery waits for a day."""
+    """A mistake soon after the end of another one is the same alarm, whose message about the end waits for a day."""
     by_name: dict[tuple[str, str], StoredAlarm] = {}
     sent: list[str] = []
     looks = (
@@ -204,7 +204,7 @@ def test_nothing_is_remembered_for_ever() -> None:
 
 
 def test_an_alarm_that_a_wrong_clock_told_of_in_the_future_is_over_when_it_is_over() -> None:
-    """It was also seen as resolved in that night, so its end was due to be sent in 2031."""
+    """Its end was recorded by the wrong clock as well, so the message about the end was due in 2031."""
     ahead = NOW + timedelta(days=1800)
     row = StoredAlarm("failure", "host a", "it is bad", 1, ahead, 1, ahead, ahead + HOUR, None)
     fresh = changes(by_key([row], NOW), FoundAlarms(()), EVENT_WORDS, NOW)

@@ -1,4 +1,4 @@
-"""The dead man's switch: what a service of that kind gets, and that the night neither waits nor fails."""
+"""The dead man's switch: the requests that such a service gets; the night neither waits for it nor fails because of it."""
 
 import logging
 import socket

@@ -1,4 +1,4 @@
-"""Messages on their way: to a real web server and a real mail server, read as a stranger would read them."""
+"""Messages through a real web server and a real mail server, read without knowledge of btrkeep."""
 
 import logging
 import re

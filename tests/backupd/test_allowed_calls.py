@@ -1,4 +1,4 @@
-"""The list of system calls that a confined rsync may make, against libseccomp, and the words that its remote shell is given."""
+"""The list of system calls that a confined rsync may make, compared with libseccomp, and the arguments of its remote shell."""
 
 import ctypes
 import ctypes.util

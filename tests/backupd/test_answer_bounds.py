@@ -1,4 +1,4 @@
-"""Each limit of the bytes of answers by itself: unread ones, one answer, the list of jobs."""
+"""Each limit of the bytes of answers separately: unread answers, one answer, the list of jobs."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def service(tmp_path: Path) -> ServiceContext:
 
 
 def is_own(unread: UnreadBytes, viewer: Viewer, size: int) -> bool:
-    """Whether the refusal is because of the viewer's own answers."""
+    """Returns True if the refusal is because of the viewer's own answers."""
     with pytest.raises(NoSlot) as caught, unread.taken(viewer, size):
         pass
     return caught.value.own
@@ -89,7 +89,7 @@ def test_too_long_an_answer_and_one_too_many_are_refused(
 def test_jobs_come_in_answers_one_after_the_other(
     service: ServiceContext, tmp_path: Path, limit: int, size: int, counts: list[int]
 ) -> None:
-    """They are cut by their number, and by their bytes: three of a megabyte fit."""
+    """An answer is limited by the number of jobs and by their bytes: three jobs of a megabyte fit."""
     names = [new_id(NOW + timedelta(seconds=number)) for number in range(sum(counts))]
     asked, paths = "2026-11-21T21:00:00Z", ["x" * size]
     for name in names:

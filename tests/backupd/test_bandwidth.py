@@ -1,4 +1,4 @@
-"""The bucket files and the words for rsync's -e; what happens to real transfers is in test_throttle.py."""
+"""The bucket files and the words of rsync's -e; test_throttle.py tests real transfers."""
 
 import json
 import stat
@@ -48,7 +48,7 @@ def test_a_queue_of_more_than_a_minute_is_taken_for_another_boots() -> None:
     draws=st.lists(st.tuples(st.integers(0, SECOND // 5), st.integers(0, throttle.LONGEST_CHUNK)), min_size=1, max_size=60),
 )
 def test_no_sequence_of_draws_lets_through_more_than_the_rate_and_the_burst(rate: int, draws: list[tuple[int, int]]) -> None:
-    """A relay that sleeps as instructed, in addition to its own idle time: counted in bytes and seconds, not in arrival times."""
+    """A relay that sleeps as instructed, and is idle by itself in between: counted in bytes and seconds, not in arrival times."""
     clock, arrival, passed = NOW, 0, 0
     for idle, size in draws:
         clock += idle
@@ -127,7 +127,7 @@ def test_the_relay_gets_the_buckets_before_and_the_remote_shell_after_the_mark(t
 
 
 def as_rsync_reads(tmp_path: Path, words: list[str]) -> list[str]:
-    """What a real rsync passes to its remote shell when its -e is shell_words(words)."""
+    """Returns the words that a real rsync passes to its remote shell when its -e is shell_words(words)."""
     witness = tmp_path / "witness.py"
     witness.write_text(f"import json, sys\njson.dump(sys.argv, open({str(tmp_path / 'seen')!r}, 'w'))\n")
     command = shell_words([sys.executable, "-I", "-S", str(witness), *words])

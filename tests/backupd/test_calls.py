@@ -1,4 +1,4 @@
-"""Hosts that call: what a host starts for a server that may be hostile or hang, and what the server logs of a run."""
+"""Hosts that call: the commands that a host runs for a server that may be hostile or hang, and the server's log of a run."""
 
 import json
 import os
@@ -20,7 +20,7 @@ ANSWER = {"format": 1, "connect": False, "again": 600, "retry": 900, "text": "co
 
 
 class Caller:
-    """A host whose ssh prints the answer in the file that has the server's name, and whose sshd writes down its words."""
+    """A host whose ssh prints the answer in the file with the server's name, and whose sshd records its arguments."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder

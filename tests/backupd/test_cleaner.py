@@ -1,4 +1,4 @@
-"""Rate and time left from looks whose truth is made up here: what went when is known."""
+"""Rate and time left, calculated from invented readings whose true drops are known."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ def watch_after(looks: list[tuple[float, set[int]]], watch: CleanerWatch | None 
 
 
 def evenly(count: int, per_second: float, every: float, until: float) -> list[tuple[float, set[int]]]:
-    """Samples of a queue of `count` entries, which leave it one by one."""
+    """Returns readings of a queue of `count` entries, which leave it one by one."""
     times = [number * every for number in range(round(until / every) + 1)]
     return [(at, set(IDS[int(at * per_second + 1e-9) : count])) for at in times]
 
@@ -128,7 +128,9 @@ def test_the_more_uneven_the_pace_the_wider_the_time_left() -> None:
 
 
 def test_the_uncertainty_is_that_of_ten_equal_parts_of_the_time() -> None:
-    """Readings every four seconds; a part of ten begins and ends between two of them. In the last part nothing is dropped."""
+    """Readings every four seconds; each of the ten parts begins and ends between two readings. In the last part nothing
+    is dropped.
+    """
     drops = [*[(8, 4, 12)[number % 3] for number in range(22)], 0, 0, 0]
     gone = [sum(drops[:number]) for number in range(26)]
     left = time_left(watch_after([(4.0 * number, set(IDS[count:1000])) for number, count in enumerate(gone)]), None)
@@ -144,7 +146,7 @@ def test_the_uncertainty_is_that_of_ten_equal_parts_of_the_time() -> None:
 
 
 def test_the_last_part_of_the_time_ends_with_the_last_reading_however_a_sixth_of_it_is_rounded() -> None:
-    """Six times a sixth of this time is more than all of it, by the last bit."""
+    """Six times a sixth of this time is more than the whole time, by the last bit."""
     rounded = 120.66026270711713
     assert 6 * (rounded / 6) > rounded
     looks = [(20.0 * number, set(IDS[:1000])) for number in range(6)]
@@ -210,7 +212,7 @@ def test_only_a_folder_on_a_mounted_btrfs_can_be_watched(mountpoint: str, error:
 
 
 def test_a_part_of_the_time_may_end_before_the_second_look() -> None:
-    """At an even pace the parts have no deviation, however uneven the looks are: the count alone is uncertain."""
+    """At an even pace the parts have no deviation, however uneven the readings are: only the count is uncertain."""
     watch = watch_after([(at, set(IDS[int(at) : 100])) for at in (0.0, 10.0, 11.0, 12.0, 13.0, 14.0)])
     left = time_left(watch, None)
     assert left is not None

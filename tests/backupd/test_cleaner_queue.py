@@ -1,4 +1,6 @@
-"""What the queue of the kernel's cleaner looks like from made-up looks: how many wait, which of them can be dropped, how fast."""
+"""The queue of the kernel's cleaner from invented readings: how many entries wait, how many of them can be dropped, and
+the rate.
+"""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -133,7 +135,7 @@ def test_a_queue_that_cannot_be_read_makes_the_pool_unusable(looks: Looks, monke
 
 
 def test_what_is_remembered_of_looks_does_not_grow_with_their_number(looks: Looks) -> None:
-    """It looks thirty times a second, and a large expiry takes all night."""
+    """The queue is read thirty times a second, and a large expiry takes all night."""
     queue = looks.queue(10)
     for _ in range(4000):
         looks.look(queue, (), 1 / 32)

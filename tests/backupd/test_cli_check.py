@@ -1,4 +1,4 @@
-"""`backupd check`: each finding provoked for real, with what to do and the right exit status."""
+"""`backupd check`: each finding is provoked, and has the right hint and exit status."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.beds.nights import Nights
 
 @pytest.fixture
 def healthy(nights: Nights) -> Nights:
-    """A site with which nothing is wrong: one host, which is this machine."""
+    """A site without a problem: one host, which is this machine."""
     nights.settings("ssh", command="ssh")
     nights.host("here", nights.source, address=None)
     return nights
@@ -237,7 +237,7 @@ def test_what_a_pattern_leaves_out_is_said_as_a_note(healthy: Nights) -> None:
 
 @pytest.fixture
 def reached(nights: Nights, sshd: ssh.Sshd) -> Nights:
-    """A site whose ssh goes to a real server, with a key that may but read."""
+    """A site whose ssh connects to a real server, with a key that may only read."""
     key = sshd.authorize('restrict,command="rrsync -ro /"')
     nights.settings("ssh", command="ssh -F none", key=str(key), known_hosts=str(sshd.known_hosts))
     nights.host("good", nights.source, address=sshd.address, port=sshd.port)
@@ -328,7 +328,7 @@ def test_a_host_without_rsync_is_an_error(nights: Nights, sshd: ssh.Sshd) -> Non
 def test_a_host_with_the_rsync_of_macos_is_named_before_the_first_run(
     nights: Nights, sshd: ssh.Sshd, version: str, name: str
 ) -> None:
-    """Both stand-ins know `--version` and refuse btrkeep's options, as these do."""
+    """Both stand-ins answer `--version` and refuse btrkeep's options, like the real programs."""
     program = sshd.folder / "mac" / "rsync"
     program.parent.mkdir(exist_ok=True)
     refuses = "printf '\\t[--whole-file, -W]\\n\\tsource ... directory\\n' >&2; exit 1"

@@ -1,4 +1,4 @@
-"""`backupd host`: sections come into the configuration and go out of it, and nothing else in it changes."""
+"""`backupd host`: sections are added to the configuration and removed from it, and nothing else in it changes."""
 
 import fcntl
 import json

@@ -68,7 +68,7 @@ def set_(main: Path, *words: str, status: int = 0) -> Any:
 
 
 def changes(before: str, after: str) -> list[str]:
-    """The lines that came and went."""
+    """Returns the lines that were added and removed."""
     return [line for line in difflib.ndiff(before.splitlines(), after.splitlines()) if line[0] in "+-"]
 
 
@@ -245,7 +245,7 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_one_without_the_host(main: 
 
 
 def completed(main: Path, *words: str) -> list[str]:
-    """What bash offers for the last word; it takes = for a word of its own."""
+    """Returns bash's completions of the last word; bash treats = as a separate word."""
     complete = BashComplete(group, {}, "backupd", "_BACKUPD_COMPLETE")
     proposals = complete.get_completions(["--config", str(main), "host", "set", *words[:-1]], words[-1])
     return [proposal.value for proposal in proposals]
@@ -283,7 +283,7 @@ def test_of_some_at_once_each_is_written(main: Path) -> None:
 
 
 def _waits(pid: int, lock: Path) -> bool:
-    """Whether the process has the file of the lock open, which another process holds."""
+    """Returns True if the process has the file of the lock open, which another process holds."""
     with suppress(OSError):
         return any(lock.samefile(file) for file in Path(f"/proc/{pid}/fd").iterdir() if file.exists())
     return False

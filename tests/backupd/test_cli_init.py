@@ -39,7 +39,7 @@ def test_what_makes_the_pool_harmless_is_proposed_and_works_as_printed(make_btrf
 
 
 def usable(config: Path, folder: Path, *words: str) -> None:
-    """The configuration works as it was written, but with its state in `folder` and not below /var/lib."""
+    """Puts the state of the written configuration into `folder` instead of /var/lib; nothing else in it changes."""
     text = config.read_text()
     config.write_text(text.replace("\n[pool]\n", f'\n[pool]\nstate = "{folder}/state"\n'))
     backupd("--config", config, "status", *words)
@@ -125,7 +125,7 @@ def test_a_relative_path_is_that_of_the_current_folder(shared_btrfs: Path, tmp_p
 
 
 def test_a_new_pool_has_what_a_full_one_needs(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
-    """The reserve, and the files of the locks without which nothing is deleted: a full pool has room for neither."""
+    """The reserve, and the files of the locks that every deletion needs: a full pool has no space to make them."""
     point = make_btrfs(size="400M")
     backupd("--config", tmp_path / "x.toml", "init", point / "pool")
     inside = point / "pool" / ".btrkeep"

@@ -33,7 +33,7 @@ def rows(nights: Nights, query: str) -> list[tuple[Any, ...]]:
 
 
 def history(nights: Nights) -> dict[str, list[tuple[Any, ...]]]:
-    """Everything that only the catalogue has, read with sqlite3."""
+    """Returns all data that only the catalogue has, read with sqlite3."""
     return {table: rows(nights, f"SELECT * FROM {table} ORDER BY 1, 2, 3") for table in HISTORY}
 
 
@@ -66,7 +66,7 @@ def _rehearsed(_shared_mount: Path) -> tuple[Expiries, Path, bytes]:
 
 @pytest.fixture
 def rehearsed(_rehearsed: tuple[Expiries, Path, bytes]) -> Expiries:
-    """The same for every test: the catalogue and its copy as they were then."""
+    """The same for every test: the catalogue and its copy in their initial state."""
     pool, state, copy = _rehearsed
     shutil.rmtree(pool.state)
     shutil.copytree(state, pool.state)
@@ -180,7 +180,7 @@ def test_a_copy_that_is_damaged_or_of_another_pool_is_said_and_set_aside(rehears
 
 @pytest.mark.slow
 def test_a_small_copy_that_unpacks_to_more_than_any_copy_has_is_not_read_to_its_end(rehearsed: Expiries) -> None:
-    """A pool may come from somebody else. A mebibyte of blanks packs into a kibibyte."""
+    """A pool may come from another person. A mebibyte of blanks packs into a kibibyte."""
     path = copy_of(rehearsed)
     head = gzip.decompress(path.read_bytes()).splitlines(keepends=True)[0]
     lose(rehearsed)
@@ -255,7 +255,7 @@ def test_every_command_reports_that_the_catalogue_was_lost_until_it_is_rebuilt(n
 
 
 def test_a_folder_with_a_backups_name_that_is_not_ours_is_no_lost_backup(nights: Nights) -> None:
-    """What `rebuild` does not find it cannot bring back, so it is not to be asked for."""
+    """`rebuild` does not find it and cannot restore it, so no message may recommend that."""
     nights.host("web", nights.source)
     folder = nights.pool / "hosts" / "web"
     folder.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""What the commands say when the pool, the catalogue or the rights are not what they should be."""
+"""The messages of commands when the pool, the catalogue or the rights are not as they should be."""
 
 import json
 import re
@@ -23,7 +23,7 @@ READERS = ("status", "list", "log")
 
 
 def fails(nights: Nights, *words: str, status: int) -> str:
-    """The error of a command that fails as it should: one line and a hint, no traceback, nothing on standard output; but `status`
+    """Returns the error of a failing command: one line and a hint, no traceback, nothing on standard output, except that `status`
     prints there that the state is unknown, and the last known one.
     """
     done = nights.backupd(*words, check=False)
@@ -87,7 +87,7 @@ def test_a_pool_that_is_not_there_is_unusable_and_nothing_is_made_in_its_place(m
 
 
 def test_a_pool_that_the_catalogue_knows_is_to_be_mounted_and_not_made_anew(nights: Nights) -> None:
-    """Below its mount point may be a btrfs too: that of the system."""
+    """Its mount point may be on a btrfs, too: that of the system."""
     nights.backupd("status")
     nights.pool.rename(nights.top / "elsewhere")
     nights.pool.mkdir()

@@ -17,7 +17,7 @@ from tests.beds.nights import Nights
 
 @pytest.fixture
 def shrunk(nights: Nights) -> Nights:
-    """web has a complete backup and then a suspect one, for most of its files are gone."""
+    """web has a complete backup and then a suspect one, because most of its files are missing."""
     for number in range(10):
         (nights.source / f"file{number}").write_text("x" * 100)
     nights.host("web", nights.source)

@@ -1,4 +1,4 @@
-"""`retention explain`: compared with calendars, JSON and counts that are made here; it changes nothing."""
+"""`retention explain`: compared with calendars, JSON and counts of the tests; it changes nothing."""
 
 import json
 import tempfile
@@ -23,7 +23,7 @@ DAYS = 45
 
 @pytest.fixture(scope="module")
 def site(_shared_mount: Path) -> Iterator[Nights]:
-    """web1 has a backup a day, web2 one a week, left is not configured, none has nothing. Tests put back what they change."""
+    """web1 has a backup a day, web2 one a week, left is not configured, none has no backup. Tests undo their changes."""
     top = Path(tempfile.mkdtemp(prefix="explain-", dir=_shared_mount)) / "top"
     work("btrfs", "-q", "subvolume", "create", top)
     nights = Nights(top, "--rehearsal")
@@ -119,7 +119,7 @@ def test_the_strip_has_a_letter_for_each_day(site: Nights) -> None:
 
 
 def fits(shown: str, columns: int) -> bool:
-    """No line is longer, but for one with a command, which is not cut."""
+    """Returns True if no line is too long, except a line with a command, which is not split."""
     return all(len(line) <= columns for line in shown.splitlines() if "`" not in line)
 
 

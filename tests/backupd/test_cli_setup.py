@@ -70,7 +70,7 @@ def site(shared_btrfs: Path) -> Site:
 
 
 def let_in(sshd: Sshd, line: str) -> None:
-    """What the operator does on the host."""
+    """Does the work of the operator on the host."""
     with (sshd.folder / "authorized_keys").open("a") as file:
         file.write(line + "\n")
 
@@ -140,7 +140,7 @@ def test_a_new_host_is_trusted_and_let_in_step_by_step(site: Site, sshd: Sshd) -
 
 
 def test_a_mistyped_address_is_said_with_what_corrects_it(site: Site) -> None:
-    """The host is in the configuration by then, and setup goes on with it each time."""
+    """The host is in the configuration by then, and setup continues with it each time."""
     words = (*site.for_pool(), "--host", "web1", "--address", "root@web1.invalid", "--path", site.source)
     output = site.setup(*words, status=1).stderr
     assert "web1.invalid sent no host key" in output
@@ -167,7 +167,7 @@ def this_machine() -> str:
 
 
 def answer_all(terminal: Terminal, site: Site, sshd: Sshd) -> str:
-    """Answers up to the line for authorized_keys, which is given back."""
+    """Answers up to the line for authorized_keys, and returns that."""
     terminal.answer(r"Where should the pool be\? \[.*\]: ", str(site.folder))  # no btrfs: it asks again
     terminal.wait_for("is not on a btrfs")
     terminal.answer(r"Where should the pool be\? \[.*\]: ", str(site.pool))
@@ -229,7 +229,7 @@ QUESTIONS = (
 
 @pytest.mark.slow
 def test_interrupted_at_any_question_it_goes_on_when_it_is_run_again(site: Site, sshd: Sshd) -> None:
-    """Ctrl-C once at each question, in one long row: every run gets one question further than the one before."""
+    """Ctrl-C at each question in turn: every run gets one question further than the one before."""
     key = b""
     for stop in QUESTIONS:
         with site.run_at_terminal() as terminal:
@@ -293,7 +293,7 @@ def test_a_key_that_is_there_is_never_overwritten_and_half_a_key_is_completed(si
 
 
 def test_an_unchanged_example_is_no_configuration(site: Site, tmp_path: Path) -> None:
-    """install.sh writes one; setup for another path and init have to get along with it."""
+    """install.sh writes an example; init, and setup for another path, replace it."""
     config = tmp_path / "main.toml"
     backupd("--config", config, "init", site.pool.parent / "one")
     assert tomllib.loads(config.read_text())["pool"]["path"] == str(site.pool.parent / "one")
@@ -306,7 +306,9 @@ def test_an_unchanged_example_is_no_configuration(site: Site, tmp_path: Path) ->
 
 
 def test_what_it_offers_for_a_pool_it_accepts_and_an_empty_answer_takes_it(site: Site) -> None:
-    """The example's own path, here on no btrfs, and below the first mount something that is not a pool, are not offered."""
+    """It does not offer the example's own path, which is not on a btrfs here, nor a path below the first mount that is
+    not a pool.
+    """
     site.config.write_text(site.config.read_text().replace("[pool]", f'[pool]\npath = "{site.folder}/backup"'))
     with site.run_at_terminal(*map(str, (*site.for_here(), "--no-run"))) as terminal:
         offered = Path(terminal.wait_for(r"Where should the pool be\? \[(.*)\]: ")[1])

@@ -1,4 +1,4 @@
-"""Exit statuses, by real situations. (What signals give, 130 and 143, is tested where runs are stopped.)"""
+"""Exit statuses in real situations. (Those of signals, 130 and 143, are tested where runs are stopped.)"""
 
 import os
 import shlex
@@ -24,7 +24,7 @@ def status(nights: Nights, *words: str | Path) -> int:
 
 
 def nothing(_: Nights) -> None:
-    """The site as it is: one local host that was never backed up."""
+    """The site in its initial state: one local host that was never backed up."""
 
 
 def backed_up(nights: Nights) -> None:

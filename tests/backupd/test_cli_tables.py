@@ -1,4 +1,4 @@
-"""Tables: columns by their width on a terminal, and what gives way when it is narrow."""
+"""Tables: columns by their width on a terminal, and which columns are left out on a narrow one."""
 
 import json
 import os

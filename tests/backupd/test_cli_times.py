@@ -1,4 +1,4 @@
-"""What the commands print of times, and which times they read: those of the pool's zone, wherever the machine is."""
+"""The times that commands print and read: those of the pool's zone, wherever the machine is."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Help, and errors of the command line for invalid arguments. No pool is needed here."""
+"""Help, and errors of the command line for invalid arguments. No pool is needed."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def commands() -> dict[str, click.Command]:
 
 
 def doers() -> dict[str, click.Command]:
-    """The commands that do something: of a group, those that are in it."""
+    """Returns the commands that do something: of a group, its commands."""
     by_name: dict[str, click.Command] = {}
     for name, command in commands().items():
         within = command.commands if isinstance(command, click.Group) else {}

@@ -1,4 +1,4 @@
-"""The command line of rsync, as a tuple and in what a real rsync, shell, rrsync and ssh make of it."""
+"""The command line of rsync, as a tuple and as a real rsync, shell, rrsync and ssh interpret it."""
 
 import os
 import re
@@ -51,7 +51,7 @@ PATHS = st.lists(_words.filter(lambda word: "/" not in word and word not in ("."
 
 
 def every_command(host: HostConfig, path: str, buckets: tuple[Bucket, ...] = ()) -> list[tuple[bool, tuple[str, ...]]]:
-    """All the commands that a source path can meet, each with whether the working subvolume grew from a snapshot."""
+    """Returns all commands for a source path, each with whether the working subvolume was made from a snapshot."""
     return [
         (based, rsync_command(host, SshSettings(), path, "/srv/backup/x", one_pass, buckets))
         for based in (False, True)
@@ -60,7 +60,7 @@ def every_command(host: HostConfig, path: str, buckets: tuple[Bucket, ...] = ())
 
 
 def options(words: tuple[str, ...]) -> list[str]:
-    """The words that rsync reads as options: neither their values nor what follows them."""
+    """Returns the words that rsync reads as options: neither their values nor the words after them."""
     values = {place + 1 for place, word in enumerate(words) if word in ("--rsh", "--rsync-path")}
     return [word for place, word in enumerate(words[1:-2], 1) if place not in values]
 
@@ -118,7 +118,7 @@ GLOBBED = ("*", "a*b", "a?b", "[x]", "[!x]")  # names that, read as a pattern, m
 
 
 def field_of(tmp_path: Path, name: str) -> Path:
-    """A folder of that name with one file, among others that a wrong reading of the name would find."""
+    """Makes a folder of that name with one file, beside others that a wrong interpretation of the name would find."""
     for other in DECOYS:
         (tmp_path / "source" / other).mkdir(parents=True)
         (tmp_path / "source" / other / "wrong").write_text("wrong", encoding="utf-8")
@@ -161,7 +161,7 @@ def test_a_folder_of_this_machine_arrives_whatever_it_is_called(tmp_path: Path, 
 @WITH_RRSYNC
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 def test_a_restricted_key_sends_the_right_folder_or_nothing(tmp_path: Path, name: str) -> None:
-    """rrsync takes backslashes off and expands wildcards itself, so it cannot be told of such names: then nothing may arrive."""
+    """rrsync removes backslashes and expands wildcards itself, so such names cannot be passed to it: then nothing may arrive."""
     wanted = field_of(tmp_path, name)
     pulled = pull(wanted, tmp_path / "backup", shell=restricted(tmp_path / "ssh"))
     if name in GLOBBED:
@@ -244,7 +244,7 @@ def test_a_pattern_means_the_same_whichever_source_path_it_meets(tmp_path: Path,
 
 
 def rooted_at_the_root(top: Path, destination: Path, exclude: str, sources: list[str]) -> set[bytes]:
-    """The names that one transfer of / brings with that pattern; outside of `top` only its parent folders.
+    """Returns the names that a transfer of / brings with that pattern; outside of `top` only its parent folders.
 
     A source path is transferred even if the pattern matches it: only its content is left out.
     """
@@ -344,7 +344,7 @@ def test_what_is_gone_is_deleted_in_each_way_of_writing(tmp_path: Path) -> None:
 
 
 def effective(host: HostConfig, ssh: SshSettings) -> dict[str, str]:
-    """What ssh itself makes of our options: `ssh -G`."""
+    """Returns ssh's own interpretation of our options: `ssh -G`."""
     words = ssh_command(host, ssh)
     output = work(words[0], "-F", "none", *words[1:], "-G", "web1.example.org").stdout
     return dict(reversed([line.partition(" ")[::2] for line in output.splitlines()]))

@@ -1,4 +1,4 @@
-"""Whether rsync can be confined is a trial, and the machine may be at its limits at that moment."""
+"""Whether rsync can be confined is found out by a trial, and the machine may be at its limits at that moment."""
 
 import os
 import resource
@@ -26,7 +26,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def stub(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """A bwrap that does that."""
+    """Writes a bwrap that does that."""
     program = folder / "bwrap"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)

@@ -34,7 +34,7 @@ NAME = "2026-03-01T220000Z"
 
 
 class Expiry:
-    """Deletes one backup, a plain folder here; `deleted` has the subvolume ids that the kernel was given."""
+    """Deletes one backup, a plain folder here; `deleted` has the subvolume ids that were passed to the kernel."""
 
     def __init__(self, context: ExpiryContext) -> None:
         self.context, self.deleted = context, list[int]()
@@ -119,7 +119,7 @@ def test_a_broken_pool_ends_the_expiry_instead_of_being_named_once_for_each_back
 def test_marks_that_the_disk_lost_replace_no_notes_and_end_the_expiry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
 ) -> None:
-    """With empty notes after a power cut the holds would be unknown. After the second sync all have their new names."""
+    """With empty notes after a power cut the holds would be unknown. After the second sync all notes have their new names."""
     folders = [tmp_path / name for name in ("web1", "web2")]
     for folder in folders:
         folder.mkdir()
@@ -182,7 +182,7 @@ def test_a_backup_that_was_deleted_between_two_steps_of_a_restore_is_not_restore
 
 
 def test_who_changes_a_backup_sees_others_that_read_it(tmp_path: Path) -> None:
-    """`backupd dedupe` must not change what a restore or a copy to another pool reads."""
+    """`backupd dedupe` must not change a backup while a restore or a copy to another pool reads it."""
     with lock_for_reading(tmp_path) as own:
         assert not is_read_by_others(own)
         with lock_for_reading(tmp_path):

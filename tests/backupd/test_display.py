@@ -1,4 +1,4 @@
-"""How tables and the live display fit a terminal: measured as rich or a plain count of characters sees them."""
+"""How tables and the live display fit a terminal: measured by rich or by counting characters."""
 
 import io
 import os

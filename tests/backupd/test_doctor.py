@@ -1,4 +1,4 @@
-"""What the rules of `backupd doctor` find, and what they leave alone; and how facts are read from sysfs, cron, timers and scrub."""
+"""The findings of the rules of `backupd doctor`, and states without findings; reading facts from sysfs, cron, timers and scrub."""
 
 import pwd
 import re
@@ -89,7 +89,7 @@ def site(**changes: Any) -> DoctorFacts:
 
 
 def on(*words: str, device_count: int = 2, **changes: Any) -> DoctorFacts:
-    """With further options of the filesystem."""
+    """Returns the facts with further options of the filesystem."""
     return fs(options=(*FILESYSTEM.options, *words), **changes)
 
 
@@ -435,7 +435,7 @@ def test_a_fix_that_mends_nothing_is_an_error() -> None:
 
 
 def test_a_fix_that_mends_half_is_an_error(tmp_path: Path) -> None:
-    """The rule then finds less, in other words and with other numbers, and the problem is still there."""
+    """The rule then finds less, in other words and with other numbers, and the problem remains."""
     path, other = tmp_path / "dynamic_reclaim", tmp_path / "bg_reclaim_threshold"
     for knob in (path, other):
         knob.write_text("1")
@@ -464,7 +464,7 @@ def test_a_name_that_no_check_has_is_refused_with_the_nearest() -> None:
 
 
 def test_a_rule_is_a_pure_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a clock nor a file may be asked."""
+    """It may use neither a clock nor a file."""
 
     def never(*_: object, **__: object) -> Any:
         raise AssertionError("a rule looked at the world")

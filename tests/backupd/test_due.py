@@ -37,13 +37,13 @@ def at(text: str) -> datetime:
 
 
 def gnu_date(zone: str, lines: list[str], form: str) -> list[str]:
-    """GNU date's reading of many times at once."""
+    """Returns GNU date's reading of many times at once."""
     return work("date", "-f", "-", f"+{form}", input="\n".join(lines), env={"TZ": zone}).stdout.split()
 
 
 @functools.cache
 def begins(zone: str, start: str, days: int) -> list[int]:
-    """When periods of `days` days begin between FIRST and LAST, in seconds since the epoch: by GNU date alone."""
+    """Returns when periods of `days` days begin between FIRST and LAST, in seconds since the epoch: only by GNU date."""
     count = (LAST - FIRST).days
     numbers = [int(text) for text in gnu_date("UTC", [f"{FIRST} + {day} days" for day in range(count)], "%s")]
     dates = gnu_date("UTC", [f"{FIRST} + {day} days" for day in range(count)], "%F")
@@ -246,7 +246,7 @@ def test_every_answer_has_its_reason() -> None:
 
 
 def test_periods_of_several_days_do_not_move_with_the_backups() -> None:
-    """Seven days from 1970-01-01, a Thursday: every week begins on a Thursday, whenever the last backup was."""
+    """Periods of seven days from 1970-01-01, a Thursday: each starts on a Thursday, whenever the last backup was."""
     moments = [due(f"2026-11-{day:02}T23:00+01:00", 7 * DAY).when for day in (12, 13, 16, 18)]
     assert {moment.astimezone(ZoneInfo("Europe/Berlin")).strftime("%A %H:%M") for moment in moments} == {"Thursday 22:00"}
     assert all(later >= earlier for earlier, later in pairwise(moments))

@@ -1,4 +1,4 @@
-"""An expiry beside a broken configuration, a catalogue in use, a full pool, and what others have put into its folders."""
+"""An expiry with a broken configuration, a catalogue in use, a full pool, and foreign files in its folders."""
 
 import errno
 import os
@@ -56,7 +56,7 @@ def runner(context: ExpiryContext) -> ExpiryRunner:
 
 
 def test_with_a_file_of_the_configuration_that_cannot_be_read_nothing_is_deleted(context: ExpiryContext) -> None:
-    """It may have the retention of the host whose backups are about to be deleted."""
+    """It may contain the retention of the host whose backups would be deleted."""
     context.config = replace(context.config, unread=("/etc/btrkeep/hosts.d/web1.toml: permission denied",))
     with pytest.raises(ConfigError, match=r"web1\.toml") as refused:
         dry_run_plan(context, Forced(), EVERYTHING)
@@ -107,7 +107,7 @@ def test_nothing_is_deleted_by_a_clock_that_went_back_except_what_an_administrat
     steps: list[str],
     stop: ClockBehind | None,
 ) -> None:
-    """A clock that is ahead is stored last: a run that is killed is not the one for which graces have to wait."""
+    """A clock that is ahead is stored last, so that grace periods do not wait for a run that was killed."""
     done: list[str] = []
 
     def noted(step: str, answer: object = None) -> Callable[..., object]:
@@ -132,7 +132,7 @@ def test_nothing_is_deleted_by_a_clock_that_went_back_except_what_an_administrat
 
 @pytest.mark.parametrize(("number", "is_fatal"), [(errno.ENOSPC, False), (errno.EDQUOT, False), (errno.EIO, True)])
 def test_notes_for_which_a_full_pool_has_no_room_end_no_deletions(runner: ExpiryRunner, number: int, is_fatal: bool) -> None:
-    """A full pool gets room only by them. Any other error ends the expiry."""
+    """Only deletions free space in a full pool. Any other error ends the expiry."""
 
     def write() -> None:
         raise OSError(number, os.strerror(number))

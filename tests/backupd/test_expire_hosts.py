@@ -1,4 +1,4 @@
-"""What an expiry reads and writes for a host: its backups, deletions and marks, and the rest of a forgotten host."""
+"""The reads and writes of an expiry for a host: its backups, deletions and marks, and the remains of a forgotten host."""
 
 import errno
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ def test_a_damaged_backup_is_kept_and_named_unless_an_administrator_asked_to_del
 def test_a_backup_without_a_row_that_says_what_it_is_is_read_from_the_pool(
     context: ExpiryContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that was killed before it wrote the row, or an older row: else it would count for nothing, or never expire."""
+    """A run that was killed before it wrote the row, or an older row: otherwise the backup would not count, or never expire."""
     names = ["2026-03-01T220000Z", "2026-03-02T220000Z", "2026-03-03T220000Z"]
     for name in names:
         (context.pool.host("web1") / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Decisions of an expiry without a pool: what is not read before a deletion, what a note requests, and the result."""
+"""Decisions of an expiry without a pool: backups that cannot be read before a deletion, requests in notes, and the result."""
 
 import errno
 import os
@@ -244,7 +244,7 @@ def test_a_damaged_record_of_a_switched_mount_option_is_an_error(context: Expiry
 def test_a_backup_whose_seal_cannot_be_compared_counts_as_altered(
     monkeypatch: pytest.MonkeyPatch, error: int | None, is_altered: bool
 ) -> None:
-    """As a complete one it would let others be deleted."""
+    """As a complete backup it would let others be deleted."""
 
     def check_seal(path: Path, subvolume: Subvolume, seals: object, name: str) -> SimpleNamespace:
         if error:
@@ -276,7 +276,7 @@ def test_days_are_those_of_the_zone_of_the_pool(context: ExpiryContext) -> None:
 
 @pytest.fixture
 def runner(context: ExpiryContext, monkeypatch: pytest.MonkeyPatch) -> ExpiryRunner:
-    """On a pool with room, whose devices' counters stand still."""
+    """An expiry on a pool with free space, whose devices' counters do not change."""
     monkeypatch.setattr("backupd.expire.expiry_runner.read_room", lambda _path: None)
     monkeypatch.setattr("backupd.expire.expiry_runner.lacks_room", lambda _room, _least: False)
     monkeypatch.setattr("backupd.expire.expiry_runner.written_bytes", lambda _path: 0)

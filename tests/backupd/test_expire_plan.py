@@ -51,7 +51,7 @@ def facts(
 
 
 def ages(steps: Sequence[ExpiryStep]) -> list[int]:
-    """How many days ago those of the steps began, the oldest first."""
+    """Returns how many days ago the backups of the steps started, the oldest first."""
     return [(NOW - datetime.strptime(step.name, "%Y-%m-%dT%H%M%SZ").replace(tzinfo=UTC)).days for step in steps]
 
 
@@ -149,7 +149,7 @@ def test_all_backups_of_a_forgotten_host_are_deleted_after_their_grace() -> None
 
 
 def test_no_plan_deletes_all_complete_backups_of_a_host_whatever_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Should the decision ever be wrong."""
+    """A protection against a wrong decision."""
     from btrkeep.decisions import expiry_plan as module
     from btrkeep.decisions.retention import Decision
 
@@ -179,7 +179,7 @@ def test_only_backups_that_both_the_plan_and_the_look_under_the_lock_delete_are_
 
 
 def host(name: str, going: int, total: int, **wishes: object) -> HostBackups:
-    """A host with that many backups, of which a given number would be deleted."""
+    """Returns a host with that many backups, of which a given number would be deleted."""
     policy = Retention(daily=total - going, min_keep=1, grace=86400)
     return facts(*(backup(age) for age in range(total)), host=name, policy=policy, **wishes)  # type: ignore[arg-type]
 

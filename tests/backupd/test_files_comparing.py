@@ -142,7 +142,7 @@ def test_no_fifo_is_opened_and_no_symlink_followed(sides: Sides, tmp_path: Path)
 
 
 def grow(folder: Path, chance: random.Random, depth: int = 0) -> None:
-    """A tree of files, folders and symlinks with names that are hard to sort: some are others' beginnings."""
+    """Makes a tree of files, folders and symlinks with names that are hard to sort: some are the beginning of others."""
     for name in chance.sample(["a", "a.b", "a b", "aa", "B", "ä", "b", "-x", "a-"], 5):
         kind = chance.choice("ffdl")
         if kind == "d" and depth < 3:
@@ -156,7 +156,7 @@ def grow(folder: Path, chance: random.Random, depth: int = 0) -> None:
 
 
 def by_diff(sides: Sides) -> set[tuple[str, str]]:
-    """The result of diff: (path, added|removed|changed|kind)."""
+    """Returns the result of diff: (path, added|removed|changed|kind)."""
     done = work("diff", "-rq", "--no-dereference", *sides, check=False).stdout.splitlines()
     facts = set()
     for line in done:
@@ -300,7 +300,7 @@ def lines(sides: Sides, limit: int = TEXT_LIMIT) -> list[str]:
     ],
 )
 def test_the_lines_that_differ_turn_the_old_file_into_the_new_one(sides: Sides, tmp_path: Path, old: bytes, new: bytes) -> None:
-    """The truth is patch."""
+    """Checked by patch."""
     (sides[0] / "file").write_bytes(old)
     (sides[1] / "file").write_bytes(new)
     text = "".join(f"{line}\n" for line in lines(sides))

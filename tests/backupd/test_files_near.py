@@ -103,7 +103,7 @@ def test_where_a_symlink_leads_is_what_it_is_where_the_backup_is_the_whole_machi
 
 
 def test_a_symlink_made_to_cost_time_costs_none(data: Path) -> None:
-    """Forty hops of two thousand names each would be looked up for long."""
+    """Looking up forty hops of two thousand names each would take long."""
     deep = "a/" * 150
     (data / deep).mkdir(parents=True)
     (data / "l").symlink_to(deep + "../" * 150 + "l")
@@ -160,7 +160,9 @@ sys.addaudithook(_count)  # there for good, and silent
 
 @pytest.mark.parametrize("missing", ["/zz/y", "/zz"])
 def test_what_is_missing_below_very_many_folders_is_found_in_so_many_steps(data: Path, missing: str) -> None:
-    """Not quadratic: a host may make folders as deep as the longest path, and every user who sees it may request them."""
+    """The number of steps must not be quadratic: a host may make folders as deep as the longest path, and every user who may see
+    the host can request them.
+    """
     depth, folder = 600, os.open(data, os.O_RDONLY)
     for _ in range(depth):
         os.mkdir("a", dir_fd=folder)
@@ -212,7 +214,7 @@ def test_each_name_can_be_typed_as_it_is_shown(tmp_path: Path) -> None:
 
 
 def test_each_suggested_path_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
-    """Also one with blanks, quotes, wildcards, a dash in front, or bytes that are not UTF-8."""
+    """Also a path with blanks, quotes, wildcards, a leading dash, or bytes that are not UTF-8."""
     names = [*ODD, b"with space", b"quo'te", b'dou"ble', b"$HOME `id`", b"*star", b"-dash", b"new\nline", b"~tilde", b" lead "]
     for number, name in enumerate(names):
         folder = tmp_path / str(number) / "data" / "in here"

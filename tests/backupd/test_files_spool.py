@@ -1,4 +1,4 @@
-"""Data spooled to a file comes out unchanged; Python's zipfile and Info-ZIP read the headers of a zip."""
+"""Data that was spooled to a file is unchanged; Python's zipfile and Info-ZIP read the headers of a zip."""
 
 import io
 import os
@@ -66,7 +66,7 @@ def test_who_asks_for_too_many_names_fills_no_disk(monkeypatch: pytest.MonkeyPat
 def test_a_full_disk_of_these_files_is_no_full_disk_of_the_archive(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """SQLite puts its own temporary files where SQLITE_TMPDIR or TMPDIR is."""
+    """SQLite writes its own temporary files to SQLITE_TMPDIR or TMPDIR."""
     monkeypatch.setenv("TMPDIR", str(small_disk))
     code = {
         "links": "t = LinkTable(); [t.seen(n, 2, os.urandom(1000)) for n in range(30000)]",

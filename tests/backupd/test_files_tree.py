@@ -1,4 +1,4 @@
-"""The files of a backup are reached without ever leaving it: the truth is find's, stat's, and the kernel's on who opened what."""
+"""The files of a backup are reached without ever leaving it: compared with find, stat, and the kernel's list of opened files."""
 
 import os
 import resource
@@ -22,7 +22,7 @@ SECRET = b"what no backup may show"
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """The folder `data` of something that is laid out as a backup is."""
+    """The folder `data` of a folder with the layout of a backup."""
     folder = tmp_path / "backup" / "data"
     folder.mkdir(parents=True)
     return folder
@@ -78,7 +78,7 @@ def test_no_path_has_names_that_lead_up_or_elsewhere(parts: list[bytes]) -> None
 
 
 def fill(data: Path) -> None:
-    """One of each kind, and names that are hard to bear."""
+    """Makes a file of each kind, and difficult names."""
     (data / "etc").mkdir()
     (data / "etc" / "passwd").write_text("root\n")
     os.link(data / "etc" / "passwd", data / "etc" / "linked")
@@ -177,7 +177,7 @@ def test_a_walk_gives_folders_before_what_is_in_them_and_names_in_order(data: Pa
 
 @pytest.mark.slow
 def test_folders_nested_deeper_than_descriptors_and_calls_go_are_walked(data: Path) -> None:
-    """rsync brings paths of up to 4,096 bytes: that can be two thousand folders in one another. Python calls go a thousand deep."""
+    """rsync transfers paths of up to 4,096 bytes: up to two thousand nested folders. Python's call stack allows a thousand."""
     depth, old = 1200, Path.cwd()
     try:
         os.chdir(data)

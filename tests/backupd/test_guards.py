@@ -1,4 +1,4 @@
-"""What stops an expiry: how much may go at once, which clocks can be right, and what `--force` names."""
+"""The safety limits of an expiry: how much may be deleted together, which clocks can be right, and the words of `--force`."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_everything_stops_beyond_30_percent_and_beyond_100_of_the_pool(hosts: in
 
 
 def test_the_limit_of_the_pool_counts_no_backups_of_hosts_that_are_left_out() -> None:
-    """Of a host that is left out nothing goes, so it stops no other; forced, it counts like any."""
+    """Of a skipped host nothing is deleted, so it stops no other host; if forced, it counts like any other."""
     hosts = {"big": DeletedShare(200, 300), "web1": DeletedShare(5, 34)}
     guarded = too_many(hosts, NOTHING)
     assert (set(guarded.skipped_hosts), guarded.stop) == ({"big"}, None)
@@ -184,7 +184,7 @@ def test_after_a_boot_36_hours_and_the_time_since_boot_are_allowed(passed: timed
 
 
 def test_a_clock_that_went_ahead_waits_and_is_believed_when_it_has_stayed_so_for_a_night() -> None:
-    """It was corrected manually, after days behind."""
+    """It was corrected manually, after days in which it was behind."""
     past, result = expiry(ClockPast(fact(NOON)), fact(NOON + 30 * DAY, DAY + HOUR))
     assert result.wait
     second = timedelta(seconds=1)
@@ -235,7 +235,7 @@ def test_however_many_expiries_of_a_few_hours_see_a_wrong_clock_the_boot_clock_d
 def test_a_clock_that_was_believed_too_far_ahead_is_overruled_by_a_night_under_the_right_one(
     ahead: timedelta, boot: str, drift: timedelta
 ) -> None:
-    """It stops on one morning; on the next a run has ended since, by the clock of now."""
+    """It stops the expiry on one morning; by the next morning a run has ended under the present clock."""
     past, morning = ClockPast(fact(NOON + ahead + drift)), NOON + timedelta(minutes=10)
     past, result = expiry(past, fact(morning, DAY + HOUR, boot), newest=morning - 4 * HOUR)
     assert result.stop
@@ -300,7 +300,7 @@ def test_a_clock_that_an_administrator_forces_is_believed_and_stored_as_the_only
 
 
 def test_without_a_stored_clock_the_end_of_the_newest_run_is_believed(tmp_path: Path) -> None:
-    """Else a clock that leapt ahead in a first night would be right, and every grace over."""
+    """Otherwise a clock that is ahead in a first night would be right, and all grace periods would be over."""
     with Catalogue.open(tmp_path) as catalogue:
         run_id = catalogue.start_run("web1", NOON - DAY, 1, "1", night=False)
         assert past_clocks(catalogue) == ClockPast()
@@ -313,7 +313,7 @@ def test_without_a_stored_clock_the_end_of_the_newest_run_is_believed(tmp_path: 
 
 
 def test_a_run_that_a_wrong_clock_stamped_stops_until_there_is_a_newer_one() -> None:
-    """Nothing is known of the boot in which it ran, and a night without a run settles nothing."""
+    """The boot in which it ran is unknown, and a night without a run proves nothing."""
     past, newest = ClockPast(fact(NOON)), NOON + 2000 * DAY
     for morning in range(1, 4):
         past, result = expiry(past, fact(NOON + morning * DAY, morning * DAY, "two"), newest)
@@ -330,7 +330,7 @@ def test_before_the_first_expiry_a_run_of_the_last_night_proves_a_clock_that_ano
 
 
 def expiry(past: ClockPast, now: ClockFact, newest: datetime | None = None) -> tuple[ClockPast, ClockVerdict]:
-    """The past with which the next expiry is compared, and the verdict."""
+    """Returns the past with which the next expiry is compared, and the verdict."""
     result = clock_verdict(past, now, newest, rehearsal=False)
     return past_after(past, now, result), result
 

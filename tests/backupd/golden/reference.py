@@ -1,4 +1,4 @@
-"""The rules of retention a second time: GNU date gives the day, week, month and year of a time, SQLite selects naively.
+"""The rules of retention a second time: GNU date gives the day, week, month and year of a time, and SQLite selects.
 
 It shares no code and no way of counting with backupd: dates are text, and every question is asked of every backup again. So it is
 slow, and easy to check by eye. The golden lists beside it are made by
@@ -41,7 +41,7 @@ class Scenario(NamedTuple):
 
 
 def kept(backups: Sequence[Backup], policy: Mapping[str, int], zone: str) -> dict[str, set[str]]:
-    """The reasons of all that are kept, by name, when none is in use, held or stamped in the future."""
+    """Returns, by name, the reasons of all kept backups, if no backup is in use, held or dated in the future."""
     pool = _table(backups, zone)
     by_name: dict[str, set[str]] = {}
     for name, reason in _reasons(pool, policy):
@@ -89,7 +89,7 @@ def _by_rules(pool: sqlite3.Connection, source: str, policy: Mapping[str, int]) 
 
 
 def _thinned(pool: sqlite3.Connection, policy: Mapping[str, int], state: str, newer: int) -> Iterator[tuple[str, str]]:
-    """The suspect or failed ones with exactly that many newer complete ones."""
+    """Yields the suspect or failed backups with exactly that many newer complete ones."""
     pool.execute("DROP TABLE IF EXISTS bad")
     count = "(SELECT count(*) FROM good AS other WHERE other.epoch > one.epoch)"
     pool.execute(f"CREATE TABLE bad AS SELECT * FROM backup AS one WHERE state = '{state}' AND {count} = {newer}")
@@ -104,7 +104,9 @@ def _thinned(pool: sqlite3.Connection, policy: Mapping[str, int], state: str, ne
 
 
 def scenarios() -> dict[str, Scenario]:
-    """Five years each. The times are such that backups fall on both sides of local midnight and of clock changes."""
+    """Returns scenarios of five years each. The times are such that backups are on both sides of local midnight and of clock
+    changes.
+    """
     return {"daily": _daily(), "four-a-day": _four_a_day(), "patchy": _patchy()}
 
 
@@ -149,13 +151,13 @@ def _patchy() -> Scenario:
 
 
 def golden(name: str) -> dict[str, set[str]]:
-    """The backups that are kept and the reasons, according to the stored list."""
+    """Returns the kept backups and the reasons, according to the stored list."""
     lines = [line for line in (GOLDEN / f"{name}.txt").read_text("utf-8").splitlines() if not line.startswith("#")]
     return {backup: set(reasons.split(", ")) for backup, _, reasons in (line.partition("  ") for line in lines)}
 
 
 def text(name: str, scenario: Scenario) -> str:
-    """A golden list as it is stored."""
+    """Formats a golden list as it is stored."""
     policy = ", ".join(f"{key} = {value}" for key, value in scenario.policy.items())
     states = sorted({backup.state for backup in scenario.backups})
     counts = ", ".join(f"{sum(backup.state == state for backup in scenario.backups)} {state}" for state in states)

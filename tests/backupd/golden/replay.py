@@ -1,4 +1,4 @@
-"""Retention as it is used over years: decisions one after the other, each about what the ones before have left."""
+"""Retention over years: successive decisions, each about the backups that the decisions before have kept."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ def names(backups: Iterable[Candidate]) -> list[str]:
 
 
 def kept(backups: Sequence[Candidate], policy: Retention, zone: str, now: datetime) -> dict[str, set[str]]:
-    """The reasons of all that are kept, by name."""
+    """Returns the reasons of all kept backups, by name."""
     return {
         decision.name: set(map(reason_words, decision.reasons))
         for decision in decide(backups, policy, ZoneInfo(zone), now)
@@ -29,13 +29,13 @@ def kept(backups: Sequence[Candidate], policy: Retention, zone: str, now: dateti
 
 
 def prune(backups: Sequence[Candidate], policy: Retention, zone: str, now: datetime) -> list[Candidate]:
-    """The backups left when everything due is deleted at once."""
+    """Returns the backups that are left when all due ones are deleted at once."""
     left = kept(backups, policy, zone, now)
     return [backup for backup in backups if backup.name in left]
 
 
 def pruned_each_time(backups: Iterable[Candidate], policy: Retention, zone: str) -> list[Candidate]:
-    """The backups left when each backup is followed by a pruning."""
+    """Returns the backups that are left when each new backup is followed by a pruning."""
     left: list[Candidate] = []
     for backup in backups:
         left = prune([*left, backup], policy, zone, backup.started)
@@ -43,7 +43,9 @@ def pruned_each_time(backups: Iterable[Candidate], policy: Retention, zone: str)
 
 
 def expire(backups: Sequence[Candidate], policy: Retention, zone: str, now: datetime) -> list[Candidate]:
-    """The state after an expiry: backups due are marked, kept ones unmarked, and those whose grace has ended are deleted."""
+    """Returns the state after an expiry: due backups are marked, kept ones unmarked, and those whose grace period has ended are
+    deleted.
+    """
     left = []
     for backup, decision in zip(
         sorted(backups, key=lambda backup: backup.started), decide(backups, policy, ZoneInfo(zone), now), strict=True
