@@ -85,6 +85,7 @@ def test_a_host_that_is_fetched_is_not_backed_up_until_it_is_promoted_and_then_g
         ("echo banner; cat", "an unexpected message"),
         ("exit 255", "the connection "),  # "has ended", or "ended in the middle of an answer": depends on timing
     ],
+    ids=["cut", "flipped", "banner", "refused"],
 )
 def test_what_was_cut_off_or_garbled_leaves_nothing_and_is_fetched_again(two: TwoPools, script: str, why: str) -> None:
     (two.source / "large").write_bytes(os.urandom(6_000_000))
