@@ -45,7 +45,7 @@ class Floors:
 
 
 FLOORS = dict.fromkeys(BALANCE_POLICIES, Floors()) | dict.fromkeys(FOR_SPACE, Floors(0.0, 0.0, 0))
-"""The defaults, by policy. The policy for the least used ones is about their space, however it is fragmented."""
+"""The default minimums, by policy. A policy for unallocated space needs none: the fragmentation does not matter for it."""
 
 
 def rank(
@@ -57,7 +57,7 @@ def rank(
     unallocated: int | None = None,
     by_device: bool = False,
 ) -> Array:
-    """i64[m]: indices of the n `groups` that are worth it, the best first; equal ones by address.
+    """i64[m]: indices of the n `groups` that are worth balancing, the best first; equally good groups by address.
 
     `costs` and `set_aside`: by vaddr. With costs, block groups with a cost come first, and for the policy benefit they are ordered
     by score per byte written, including metadata. `unallocated`: bytes, to decide whether the data fits anywhere; None: not

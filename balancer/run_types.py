@@ -58,9 +58,7 @@ class BalanceOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RoomFloor:
-    """A minimum of free space: `size` bytes, but at most this `share` of the whole filesystem, so that small ones can be used as
-    well.
-    """
+    """A minimum of free space: `size` bytes, but at most this `share` of the whole filesystem, for small filesystems."""
 
     size: int = 4 << 30
     share: float = 0.02
@@ -205,7 +203,7 @@ class StepDone:
 
     @property
     def is_failure(self) -> bool:
-        """Returns True if it failed for a reason that an administrator should know; a swap file in it is not one."""
+        """The failure needs the attention of an administrator; a swap file in the block group does not."""
         return self.outcome is BalanceOutcome.FAILED and self.obstacle is not RelocationObstacle.SWAP
 
 

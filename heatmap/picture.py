@@ -49,7 +49,7 @@ def name_parts(
     devices: Sequence[int] = (),
     colour: str = "usage",
 ) -> list[str]:
-    """Returns the parts of a file's name: those of knorrie's btrfs-heatmap, in its order, then the additional ones."""
+    """Returns the parts of a file's name: first the parts of knorrie's btrfs-heatmap, in its order, then our own."""
     parts = ["fsid", fsid]
     if curve != HILBERT:
         parts.append(curve)

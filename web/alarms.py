@@ -53,7 +53,7 @@ def active_alarms(source: RequestContext) -> list[StoredAlarm]:
 
 
 def visible_alarms(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str, call: str = "") -> tuple[OpenAlarm, ...]:
-    """Returns those of the given open alarms that the viewer may see. `call`: as for `advice`."""
+    """Returns the open alarms that the viewer may see. `call`: as for `advice`."""
     members = [_alarm(row, pool, call) for row in rows]
     mine = [
         open_alarm

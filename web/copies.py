@@ -59,8 +59,8 @@ class ReplicaView:
     name: str
     """Its name in the configuration."""
     fetches: bool
-    """Whether this pool fetches by it, or sends to it; otherwise another pool fetches from this one, and only `hosts` of the
-    next ten fields is known."""
+    """Whether this server makes the copy: it fetches it, or sends to it. Otherwise another pool fetches from here, and of the next
+    ten fields only `hosts` is known."""
     hosts: int
     """Number of hosts."""
     state: CopyState | None
@@ -173,7 +173,7 @@ def _offsite(source: RequestContext) -> dict[str, dict[str, str]]:
 
 
 def copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
-    """Returns what the viewer may see of the copies; cached between requests."""
+    """Returns the copies that the viewer may see; cached between requests."""
     return source.cached(("copies", viewer.hosts), lambda: _copies(source, viewer))
 
 
@@ -229,8 +229,8 @@ def _replica(source: RequestContext, name: str, host_copies: tuple[HostCopy, ...
 
 
 def _behind(hosts_behind: tuple[HostBehind, ...], viewer: Viewer) -> tuple[HostBehind, ...]:
-    """Returns those that the viewer may see. The reason is text of a program of root or of ssh, which names servers and paths of
-    this machine.
+    """Returns the hosts that the viewer may see. The reason is text of a program of root or of ssh, and names servers and
+    paths of this machine.
     """
     seen = (host_behind for host_behind in hosts_behind if viewer.may_see(host_behind.host))
     return tuple(replace(host_behind, error=_WITHHELD) if viewer.limited else host_behind for host_behind in seen)

@@ -94,7 +94,7 @@ def exact(moment: datetime, zone: ZoneInfo) -> str:
 
 
 def browser(agent: str) -> str:
-    """Returns "Firefox 128 on Linux" from a User-Agent; an unusual one is returned itself, shortened."""
+    """Returns "Firefox 128 on Linux" from a User-Agent; an unusual User-Agent is returned unchanged, but shortened."""
     name = next((browser_name for word, browser_name in _BROWSERS if word in agent), "")
     system = next((system_name for word, system_name in _SYSTEMS if word in agent), "")
     version = re.search(rf"(?:{name}|{'Version' if name == 'Safari' else 'Edg'})/(\d+)", agent) if name else None

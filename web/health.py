@@ -166,9 +166,9 @@ class Health:
     ok: bool
     """Whether all of the following is fine."""
     catalogue: bool
-    """Whether it can be read."""
+    """Whether the catalogue can be read."""
     sample: bool | None
-    """Whether the newest one is fresh; null: there has never been one."""
+    """Whether the newest sample of the pool is fresh; null: there is no sample yet."""
     level: str | None = None
     """That of the verdict: ok, unknown, warning or error; null: the catalogue cannot be read."""
     verdict: dict[str, Any] | None = None

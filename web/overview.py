@@ -42,7 +42,7 @@ class PoolSummary:
     used: int
     """Bytes with data or metadata."""
     unused: int
-    """Allocated and not used: what a balance can free."""
+    """Allocated and not used: a balance can free this space."""
     unallocated: int
     """Not in block groups."""
     orphans: int | None

@@ -94,7 +94,7 @@ _OURS = (UsageError, TooManyDownloads)
 
 
 class _WithheldAbsent(Absent):
-    """An Absent whose message is the general one."""
+    """An Absent with the general message."""
 
 
 def redact_error(error: OperatorError) -> OperatorError:

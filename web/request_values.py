@@ -22,7 +22,7 @@ _PLAIN = "/"
 
 
 def path_of_request() -> bytes:
-    """Returns the path in this request's address, the root without one; aborts with 400 if it is invalid."""
+    """Returns the path in this request's address; the root if there is none; aborts with 400 if it is invalid."""
     paths = _in_query()
     return _checked(paths[-1]) if paths else b"/"
 
@@ -104,7 +104,7 @@ def moment(name: str, now: datetime) -> datetime | None:
 
 
 def which_of_request(name: str) -> str | None:
-    """Returns the requested backup, None without one; aborts with 400 if it is invalid."""
+    """Returns the requested backup, None if none is named; aborts with 400 if it is invalid."""
     backup = request.values.get(name)
     if not backup:
         return None

@@ -140,7 +140,9 @@ def add_host(files: Files, name: str, keys: Mapping[str, Any]) -> Path:
 
 
 def add_hosts(files: Files, hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, Path]:
-    """Creates a file for each host and returns its path. All are added, or none. Raises UsageError if one exists, ConfigError."""
+    """Creates a file for each host; returns the path of each. Adds all hosts or none. Raises UsageError for an existing host,
+    ConfigError.
+    """
     from backupd.hosts.edit import new_host
 
     for name in hosts:

@@ -169,7 +169,7 @@ def _same(text: str, meant: Mapping[str, Any]) -> bool:
 
 
 def _without_lines(text: str, name: str) -> str:
-    """Removes the lines from the head of the host's table, or of one within it, to the next other head."""
+    """Removes the lines from the head of the host's table, or of a table within it, to the next other head."""
     heads = re.compile(rf"""\s*\[\s*host\s*\.\s*(?:{re.escape(name)}|"{re.escape(name)}"|'{re.escape(name)}')\s*[.\]]""")
     kept: list[str] = []
     gone: list[str] = []
@@ -187,7 +187,7 @@ def _without_lines(text: str, name: str) -> str:
 
 
 def _complete(lines: list[str]) -> bool:
-    """Returns True if TOML may end here: within a multi-line string or list, a line that looks like a head is not one."""
+    """Returns True if TOML may end here. Within a multi-line string or list a line may look like a head."""
     try:
         tomllib.loads("".join(lines))
     except tomllib.TOMLDecodeError:

@@ -127,13 +127,13 @@ def files_with_key(host: HostConfig, ssh: SshSettings) -> list[Path]:
 
 
 def other_key_hint(host: HostConfig, files: Sequence[Path], command: str) -> str:
-    """Returns the remedy for a host whose key is not the recorded one in these files; without files, its key is not recorded.
+    """Returns the remedy for a host whose key differs from the recorded key in these files; without files, no key is recorded.
 
     `command`: the command that calls `backupd` for this pool.
     """
     remove = [f"`ssh-keygen -R {shlex.quote(known_name(host))} -f {shlex.quote(str(path))}`" for path in files]
     accept = f"`{command} setup --host {shlex.quote(host.name)} --accept-host-key --no-run`"
-    how = "compare its key with the one on the host (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`)"
+    how = "compare the host's key with its fingerprint on the host (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`)"
     if not remove:
         return f"{how}, then accept it: {accept}"
     return f"{how}; if it is correct, remove the old key: {'; '.join(remove)}; then accept the new one: {accept}"

@@ -34,7 +34,7 @@ def trend_picture(trend: TrendData) -> bytes:
     """Draws allocated and used, the difference, and the score if there is one. At least one point."""
     headings = {
         "allocated": "",
-        "unused": "Allocated, not used: what balance can free",
+        "unused": "Allocated, not used: balance can free this space",
         "score": "Score of the free space: lower means fewer small pieces",
     }
     panels = trend_panels(trend, trend.zone, _LOOK, headings)

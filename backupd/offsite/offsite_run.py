@@ -156,7 +156,7 @@ class _Watch:
 
 @dataclass(slots=True)
 class OffsiteRun:
-    """A run to one repository."""
+    """A run that sends backups to one repository."""
 
     config: Config
     """The configuration."""
@@ -366,8 +366,7 @@ class OffsiteRun:
 def _parent_words(in_repository: Sequence[OffsiteSnapshot], host: str, machine: str) -> tuple[str, ...]:
     """Returns the options that choose the snapshot to compare with: the newest one of this machine, whatever its name was then.
 
-    By default restic takes the newest one with the same name, and would not read files that look the same in the tree of another
-    machine.
+    By default restic takes the newest snapshot with the same name: it would not read files that look the same on another machine.
     """
     own = [
         snapshot

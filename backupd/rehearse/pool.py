@@ -243,9 +243,7 @@ def remove_leftovers(bases: Iterable[Path]) -> list[Path]:
 
 
 def _named(bases: Iterable[Path]) -> set[Path]:
-    """Yields folders with the name of a rehearsal's. Mounts are skipped: a user may have made one with that name, which never
-    answers.
-    """
+    """Returns folders with the name of a rehearsal. Mounts are skipped: a user may have made a mount of that name that hangs."""
     mounted = mounts()
     inside = [mount.target for mount in mounted if mount.filesystem == "btrfs"] + [image for _, image in _loops()]
     paths = {top for path in inside if (top := _top(path))}

@@ -25,7 +25,7 @@ mount_point = click.argument(
 )
 """For every command that reads a filesystem. Without it, `balance_target` uses the filesystem of the named pool."""
 
-which_pool = pool_options("the one on it")
+which_pool = pool_options("the pool on the filesystem")
 
 
 @dataclass(frozen=True, slots=True)

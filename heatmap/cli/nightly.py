@@ -42,7 +42,7 @@ def superfluous(names: Iterable[str], now: datetime) -> list[str]:
 
 
 def _slot(at: datetime, now: datetime) -> date | tuple[int, int] | None:
-    """Returns the day or the week of which one is kept; None: all are kept."""
+    """Returns the day or the week of which one picture is kept; None: all pictures are kept."""
     age = now - at
     if age <= ALL:
         return None

@@ -125,11 +125,11 @@ _SHARED = ("order", "size", "sort", "curve", "output", "verbose", "quiet", "colo
 def _draw(path: Path, **options: Any) -> None:
     """Draw a recorded state of a filesystem.
 
-    FILE is what btrfs-heatmap --record wrote; nothing else is read. The options are those of a picture, and without -o its
-    automatic name is that of a picture that was made then.
+    FILE was written by btrfs-heatmap --record; nothing else is read. The options are those of btrfs-heatmap. Without -o the name
+    of the picture has the time of the state.
 
     --colour score needs a state with scores, which --record always has. --colour age goes by generations where the state has them
-    (recorded with --colour age), else by the order of virtual addresses; --legend says which.
+    (recorded with --colour age), else by the order of virtual addresses; --legend shows which.
 
     \b
     Examples:

@@ -105,7 +105,7 @@ def test_a_picture_has_its_titles_units_dates_and_a_legend() -> None:
         "0",
         "20 TiB",
         "40 TiB",
-        "Allocated, not used: what balance can free",
+        "Allocated, not used: balance can free this space",
         "Score of the free space: lower means fewer small pieces",
         "100",
     ]

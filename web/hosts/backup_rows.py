@@ -30,7 +30,7 @@ class BackupRow:
     """One backup. Times, seconds and bytes are as in the catalogue."""
 
     name: str | None
-    """Its name; null for an unfinished one."""
+    """Its name; null: the backup is unfinished."""
     state: str
     """Its state."""
     started: datetime
@@ -72,7 +72,7 @@ class BackupRow:
     ahead: bool = False
     """Whether its time is in the future, because a clock was wrong."""
     verified: Verified | None = None
-    """The state of its data; null for an unfinished one."""
+    """The state of its data; null: the backup is unfinished."""
     verified_words: str = ""
     """The same in a sentence."""
     copies: tuple[str, ...] = ()

@@ -122,7 +122,7 @@ class Query:
     group: Annotated[str, Field(max_length=255, description="Only hosts of this group.")] = ""
     cause: Annotated[str, Field(max_length=300, description="Only hosts that need attention for this cause.")] = ""
     sort: Annotated[str, either_way(ORDERS), Field(description="The sort order; a minus sign reverses it.")] = "host"
-    page: Annotated[int, Field(ge=1, le=1_000_000, description="The page, of 100 hosts; beyond the end, the last one.")] = 1
+    page: Annotated[int, Field(ge=1, le=1_000_000, description="The page, of 100 hosts; beyond the end, the last page.")] = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,9 +168,7 @@ def _of_kind(
 
 
 def _among(now: datetime, since: datetime) -> int:
-    """Returns how many runs to read to find the nights since then: enough for a pool of some thousand hosts, and for one more
-    night.
-    """
+    """Returns how many runs to read for all nights since then, and one more night, in a pool of some thousand hosts."""
     return min(_MOST_RUNS, _RUNS_A_DAY * ((now - since).days + 1))
 
 

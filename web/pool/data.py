@@ -116,7 +116,7 @@ class TrendPoint:
     unallocated: int
     """Not in block groups."""
     unused: int
-    """Allocated and not used: what a balance can free."""
+    """Allocated and not used: a balance can free this space."""
     metadata_share: float
     """The part of `used` that is metadata, 0 to 1."""
     orphans: int | None

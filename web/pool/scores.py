@@ -200,7 +200,7 @@ def one_group(state: FilesystemState, vaddr: int) -> BlockGroup | None:
 
 
 def neighbours(state: FilesystemState, vaddr: int) -> tuple[int | None, int | None]:
-    """Returns the block groups before and after the one that starts there."""
+    """Returns the addresses of the block groups before and after the block group at `vaddr`; None: there is none."""
     index, all_of_them = _index(state, vaddr), state.bg_vaddr
     before = int(all_of_them[index - 1]) if index else None
     after = index + (index < len(all_of_them) and int(all_of_them[index]) == vaddr)
@@ -208,7 +208,7 @@ def neighbours(state: FilesystemState, vaddr: int) -> tuple[int | None, int | No
 
 
 def nearest(state: FilesystemState, vaddr: int) -> tuple[int, ...]:
-    """Returns block groups near an address at which none starts; first the one that contains it, if any."""
+    """Returns the block groups near an address at which none starts; first the block group that contains the address, if any."""
     index = _index(state, vaddr)
     near = sorted(state.bg_vaddr[max(0, index - _NEAREST) : index + _NEAREST].tolist(), key=lambda start: abs(start - vaddr))
     inside = [start for start in near if (group := one_group(state, start)) and start <= vaddr < start + group.length]

@@ -48,7 +48,7 @@ def reach(prompter: Prompter, config: Config, host: HostConfig, *, accept: bool)
     if not host.address:
         return ReachResult(None, None, True, ())
     key, restore_key = config.ssh.key, config.ssh.key_for_restores
-    prompter.say(f"{key} {'is the new key for all hosts' if make_key(key) else 'is the key; it existed already'}")
+    prompter.say(f"{key} {'is the new key for all hosts' if make_key(key) else 'is the existing key for all hosts'}")
     if make_key(restore_key, "btrkeep-restore"):
         prompter.say(f"{restore_key} is the new key for restores to hosts")
     lines = authorized_line(key, host), restore_line(restore_key, host)
@@ -85,7 +85,7 @@ def _host_key(prompter: Prompter, config: Config, host: HostConfig, accept: bool
     host_key = ask_host_key(host)
     name = printable(name_of(host)[1])
     prompter.say(f"{name} answers with this host key:\n    {printable(host_key.fingerprint)}")
-    prompter.say("On the host, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` shows the correct one.")
+    prompter.say("On the host, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` shows the correct fingerprint.")
     if not accept:
         if not prompter.asks:
             prompter.say(f"The host key is not in {known_hosts} yet. When you have compared the fingerprints, accept it:")

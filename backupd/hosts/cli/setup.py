@@ -100,7 +100,7 @@ def command(ctx: click.Context, /, accept_host_key: bool, no_run: bool, as_json:
 
 
 def _refuse_unused_options(given: FirstHostOptions, accept_host_key: bool) -> None:
-    """Raises UsageError for an option that has no effect because of another one."""
+    """Raises UsageError for an option that has no effect because of another option."""
     if not given.this_machine:
         return
     over_ssh = (("--address", given.address), ("--port", given.port), ("--accept-host-key", accept_host_key))

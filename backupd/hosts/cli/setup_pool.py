@@ -257,7 +257,9 @@ def _keys(rules: str) -> dict[str, Any]:
 
 def _show_places(prompter: Prompter, places: Sequence[Path]) -> None:
     if not places:
-        prompter.say("No btrfs is mounted here. A pool needs one: run mkfs.btrfs, mount it, then run this again.")
+        prompter.say(
+            "No btrfs is mounted here, and a pool needs a btrfs. Create a btrfs with mkfs.btrfs, mount it, then run this again."
+        )
         return
     prompter.say(f"A folder that does not exist yet becomes a subvolume. A btrfs is mounted at {', '.join(map(str, places[:5]))}.")
 

@@ -105,7 +105,7 @@ class HostNames:
 
     def of(self, owns: Set[str]) -> dict[str, str]:
         """Returns the new name of each chosen host of the history. A plain name means the host of that name in the history, or the
-        only one. Raises UsageError for a name that could mean several.
+        only host in the history. Raises UsageError for a name that could mean several hosts.
         """
         if not self.are_chosen:
             return {own: own for own in owns}

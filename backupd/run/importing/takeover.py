@@ -59,7 +59,7 @@ class TakenTree:
 
 
 async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
-    """Makes the backup. Raises Cancelled, OperatorError, OSError. An incomplete one is deleted, if necessary by the next run."""
+    """Makes the backup. An incomplete backup is deleted, if necessary by the next run. Raises Cancelled, OperatorError, OSError."""
     with locked_for_import(context, tree) as (host, _), ExitStack() as held:
         working.require_not_forgotten(tree.host, read_notes(context.pool.host(tree.host)))
         if not is_on(tree.folder, context.pool.filesystem):
