@@ -389,7 +389,7 @@ def test_a_clock_that_goes_like_the_boot_clock_is_never_held_up(passed: timedelt
 def test_a_clock_is_synchronised_as_long_as_the_kernel_knows_its_error(
     monkeypatch: pytest.MonkeyPatch, error: int, answer: int, is_synchronised: bool | None
 ) -> None:
-    """As in timedated. The state that adjtimex returns means something else: it is 5 also without a known leap second."""
+    """As in timedated. The return value of adjtimex does not show it: that is 5 also without a known leap second."""
 
     def adjtimex(words: Any) -> int:
         words._obj[3] = error

@@ -1,4 +1,4 @@
-"""Whether the pool is well: one decision from plain facts, and what the catalogue keeps of it."""
+"""The decision whether the pool has a problem, from plain facts, and the part of it that the catalogue stores."""
 
 from dataclasses import replace
 from pathlib import Path

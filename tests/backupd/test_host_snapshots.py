@@ -1,4 +1,4 @@
-"""How results are judged by what the host reported of its snapshots and dumps; runs of real hosts are in tests/btrfs."""
+"""How the host's report of its snapshots and dumps changes a result; tests/btrfs has runs of real hosts."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ BAD = replace(GOOD, status=3, error="no such role")
 def judged(
     mode: str, *sessions: Sequence[HostDump], results: Sequence[PathResult] = COMPLETE
 ) -> tuple[list[PathResult], list[str]]:
-    """The results after transfers of all paths in the last of these sessions, with such dumps each; and the warnings."""
+    """Returns the results after transfers of all paths in the last of these sessions, with these dumps each; and the warnings."""
 
     async def judge() -> tuple[list[PathResult], list[str]]:
         host, ssh = HostConfig("web1", address="web1", paths=tuple(READ), snapshots=mode), SshSettings()
@@ -101,7 +101,7 @@ REFUSED = "office has 2 sessions on this host already (rsync still reads from th
 async def ended_run(
     mode: str, session: SnapshotSession | str, full: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> HostSnapshots:
-    """A run whose session begins so, or is refused, and in which these filesystems' snapshots become full."""
+    """A run whose session starts in this way, or is refused, and in which the snapshots of these filesystems become full."""
 
     async def begin(*_: object) -> SnapshotSession:
         if isinstance(session, str):

@@ -1,4 +1,4 @@
-"""What a host may answer when it is asked for the snapshots of streams, and the command that fetches one."""
+"""The allowed answers of a host to a request for the snapshots of streams, and the command that fetches a stream."""
 
 import asyncio
 import json

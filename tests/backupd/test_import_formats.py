@@ -1,4 +1,4 @@
-"""Histories of other programs whose names, times and texts make no sense: left out or refused, and no traceback."""
+"""Histories of other programs with invalid names, times and texts: they are left out or refused, without a traceback."""
 
 import os
 import tempfile
@@ -40,7 +40,7 @@ def test_a_configuration_of_rsnapshot_whose_root_is_no_path_is_refused(tmp_path:
 
 @pytest.mark.parametrize("text", ["", "retain\tdaily\t7\n", "snapshot_root\t\n", "#snapshot_root\t/srv\n"], ids=repr)
 def test_a_configuration_of_rsnapshot_without_a_root_is_refused(tmp_path: Path, text: str) -> None:
-    """No folder of this server is read in its place."""
+    """No other folder of this server is read instead."""
     (tmp_path / "rsnapshot.conf").write_text(text)
     with pytest.raises(UsageError, match="has no snapshot_root") as refused:
         read_rsnapshot(tmp_path / "rsnapshot.conf", HostNames())

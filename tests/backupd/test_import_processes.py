@@ -1,4 +1,5 @@
-"""The processes that copy for an import: the same tree comes out as without them, and errors, a stop and a killed one are noticed.
+"""The processes that copy for an import: the result is the same as without them, and errors, a stop and a killed process are
+noticed.
 
 Each test runs in a process of its own: the test's has threads, beside which there are no such processes.
 """
@@ -97,7 +98,7 @@ def test_an_error_names_the_file_and_the_next_copy_is_whole(place: Path) -> None
 
 
 def test_a_stop_reaches_the_processes(place: Path) -> None:
-    """It ends a copy before the next piece of a file, also while the process that set it waits for them."""
+    """It ends a copy before the next piece of a file, even while the process that requested the stop waits for them."""
     printed = run(place, "processes.stop.set()", "print(copied(source, target, links).bytes, processes.is_usable)")
     assert printed == ["0 True"]
     assert [path for path in (place / "target").rglob("*") if not path.is_dir()] == []

@@ -1,4 +1,4 @@
-"""What an import changes in its backup by names that it found earlier: if a folder is a symlink by then, nothing outside moves."""
+"""Changes of an import in its backup, by names that it read earlier: if a folder is a symlink by then, nothing outside changes."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ from backupd.run.importing.tree_links import TreeLinks, scan_links
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """`a` and `deep` lead to a folder outside that has a file, a folder with a file, and a file to link."""
+    """`a` and `deep` lead to an outside folder with a file, a folder with a file, and a file to link."""
     outside, target = tmp_path / "outside", tmp_path / "target"
     (outside / "folder").mkdir(parents=True)
     (outside / "folder/kept").write_text("kept")
@@ -78,7 +78,7 @@ def test_a_folder_that_is_deeper_than_a_function_can_call_itself_is_removed(targ
 
 @pytest.mark.parametrize("kind", ["file", "fifo", "symlink"])
 def test_a_file_that_is_exchanged_between_the_look_and_the_copy_is_refused(tmp_path: Path, kind: str) -> None:
-    """Neither has the one's owner and mode with the other's content."""
+    """No file gets the owner and mode of one and the content of the other."""
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "home").mkdir(parents=True)
     target.mkdir()
@@ -107,7 +107,9 @@ def test_a_file_that_is_exchanged_between_the_look_and_the_copy_is_refused(tmp_p
 
 @pytest.mark.parametrize("way", ["first", "changed", "compared"])
 def test_no_name_is_linked_to_a_file_that_took_the_place_of_the_one_that_was_looked_at(tmp_path: Path, way: str) -> None:
-    """`a` and `b` are one file. Its owner replaces `a` during the import; that must not change `b`, which is not his."""
+    """`a` and `b` are one file. Its owner replaces `a` during the import; that must not change `b`, which belongs to
+    another user.
+    """
     before, source, target = (tmp_path / name for name in ("before", "source", "target"))
     for folder in (before, source, target):
         folder.mkdir()
@@ -129,7 +131,7 @@ def test_no_name_is_linked_to_a_file_that_took_the_place_of_the_one_that_was_loo
 @pytest.mark.parametrize("time", [1, 2])
 @pytest.mark.parametrize("same", list(FileMatch))
 def test_a_folder_that_is_exchanged_for_a_symlink_meanwhile_leads_to_no_secret(tmp_path: Path, same: FileMatch, time: int) -> None:
-    """Before it is looked into, or between that and the copy; names are copied, or compared with what an earlier import made."""
+    """Before it is read, or between reading and copying; names are copied, or compared with the result of an earlier import."""
     source, target, secret = (tmp_path / name for name in ("source", "target", "secret"))
     for folder in (source / "home", target / "home", secret):
         folder.mkdir(parents=True)
@@ -153,9 +155,7 @@ def test_a_folder_that_is_exchanged_for_a_symlink_meanwhile_leads_to_no_secret(t
 
 
 def before_it_is_opened(name: bytes, deed: Callable[[], object], time: int = 1) -> list[bool]:
-    """Does it once, when this process is about to open that name for the `time`th time. The list that it returns has an item from
-    then on.
-    """
+    """Calls it once, just before this process opens that name for the `time`th time. The returned list has an item from then on."""
     done: list[bool] = []
     times = count(1)
 
@@ -182,7 +182,7 @@ def copied(copy: Callable[..., object], source: Path, target: Path, links: TreeL
 def test_a_folder_that_changed_after_the_look_is_refused_for_the_next_tree_is_compared_with_the_look(
     tmp_path: Path, deed: str, same: FileMatch
 ) -> None:
-    """The next tree has the same files. A file that is not copied here never would be, because its folder is unchanged."""
+    """The next tree has the same files. A file that is not copied now would never be copied, because its folder is unchanged."""
     first, target = tmp_path / "1", tmp_path / "target"
     (first / "d").mkdir(parents=True)
     (first / "a").write_text("old")
@@ -217,7 +217,7 @@ def test_a_changed_name_has_to_be_the_file_that_was_looked_at(tmp_path: Path) ->
 
 
 def test_a_symlink_is_the_one_that_was_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`a` and `b` are one symlink. The owner of `a` puts another in its place after its inode was looked at."""
+    """`a` and `b` are one symlink. The owner of `a` replaces it by another symlink after its inode was read."""
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     target.mkdir()
@@ -245,7 +245,7 @@ def test_a_symlink_is_the_one_that_was_looked_at(tmp_path: Path, monkeypatch: py
 def test_a_file_that_is_written_to_while_it_is_copied_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, same: FileMatch
 ) -> None:
-    """Half of it is of before and half of after: no backup has ever had that."""
+    """Its content would be half old and half new: no backup has ever had that."""
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     target.mkdir()
@@ -274,7 +274,7 @@ def test_a_file_that_is_written_to_while_it_is_copied_is_refused(
 def test_a_folder_has_the_attributes_that_were_looked_at_or_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """They change while its files are copied. The next tree, whose folder is unchanged, would have them too."""
+    """They change while its files are copied. The next tree, whose folder is unchanged, would have the wrong ones, too."""
     before, source, target = (tmp_path / name for name in ("before", "source", "target"))
     for folder in (before, source, target):
         folder.mkdir()

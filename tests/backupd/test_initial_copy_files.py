@@ -48,7 +48,7 @@ def initial_copy(tmp_path: Path) -> Path:
 
 
 def answer(initial_copy: Path, verb: str, asked: dict[str, Any] | None = None) -> list[tuple[bytes, bytes]]:
-    """The frames that an initial copy answers, read from a real pipe."""
+    """Returns the frames with which an initial copy answers, read from a real pipe."""
     reading, writing = os.pipe()
     try:
         os.set_blocking(writing, False)  # it fits into a pipe
@@ -92,7 +92,7 @@ def test_parts_are_the_stream_with_the_checksums_that_sha256sum_has(tmp_path: Pa
     ids=["cut off", "longer", "other content", "differs within", "more parts", "empty"],
 )
 def test_whatever_an_earlier_attempt_left_the_parts_are_the_stream(tmp_path: Path, before: list[bytes]) -> None:
-    """A part that keeps bytes of another stream would cost the whole journey of the disk."""
+    """With bytes of another stream in a part, the disk would have to be carried again."""
     for number, content in enumerate(before, 1):
         part_file(tmp_path, number).write_bytes(content)
     parts = write_parts(tmp_path, pieces(), PART, lambda _: None)

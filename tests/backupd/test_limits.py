@@ -78,7 +78,7 @@ def test_the_words_name_the_number_the_limit_and_what_to_do() -> None:
 
 
 def test_a_tree_is_read_again_early_only_when_what_was_written_may_be_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written bytes are an upper bound of new ones, so below the limit nothing needs to be searched."""
+    """The written bytes are an upper bound of the new ones, so below the limit no search is necessary."""
     commits, readings = list[Path](), list[int]()
 
     def read(_fd: int, _since: int) -> SubvolumeGrowth:

@@ -51,7 +51,7 @@ def test_what_a_later_version_wrote_is_left_as_it_is(tmp_path: Path, name: str, 
 
 @pytest.mark.slow
 def test_what_differs_is_read_again_however_long_its_names_are(tmp_path: Path) -> None:
-    """A host chooses them: a thousand files that it changes without another time."""
+    """A host chooses the names: a thousand files that it changes without changing their times."""
     backups = {backup_name(NOW - timedelta(days=day)): Comparison(NOW, 5000, 4000, 0, 1000, tuple(LONG)) for day in range(10)}
     write_compared(tmp_path, HostComparisons({}, backups))
     again = read_compared(tmp_path)

@@ -1,4 +1,4 @@
-"""What an exit status means: of real rsyncs and real sshs that fail in the ways that they fail in at night."""
+"""The meaning of exit statuses: of real rsyncs and real sshs that fail in ways that occur at night."""
 
 import asyncio
 import os
@@ -93,7 +93,7 @@ def test_a_server_that_hangs_up_at_once_was_not_reached(over_ssh: Callable[..., 
 
 
 def test_a_host_without_rsync_or_with_one_that_cannot_run_needs_a_person(over_ssh: Callable[..., Pulled]) -> None:
-    """rsync makes 127, 126 or its own 12 of it, as the server's sessions happen to end."""
+    """rsync ends with 127, 126 or its own 12, depending on the moment at which the server's session ends."""
     missing = of(over_ssh(rsync_path="no-such-rsync"))
     assert (missing.kind, missing.unreachable) == (ExitKind.HOST, False)
     assert "not found" in missing.words
@@ -102,7 +102,7 @@ def test_a_host_without_rsync_or_with_one_that_cannot_run_needs_a_person(over_ss
 
 
 def test_an_rsync_that_does_not_know_our_options_needs_a_person(over_ssh: Callable[..., Pulled], tmp_path: Path) -> None:
-    """Twice: a real rsync, as an old one is; and openrsync, with the words of its version of July 2026, the last of 60 lines."""
+    """Twice: a real rsync that behaves like an old version; and openrsync, with the messages of July 2026, the last of 60 lines."""
     old = script(tmp_path / "old", '#!/bin/sh\nexec rsync --option-of-tomorrow "$@"\n')
     other = script(tmp_path / "open", "#!/bin/sh\nprintf '\\t[--whole-file, -W]\\n\\tsource ... directory\\n' >&2\nexit 1\n")
     for program in (old, other):
@@ -110,7 +110,7 @@ def test_an_rsync_that_does_not_know_our_options_needs_a_person(over_ssh: Callab
 
 
 def test_a_sudo_that_wants_a_password_is_named(source: Path, tmp_path: Path) -> None:
-    """The words are those of sudo 1.9: a machine for tests has no user who would be asked."""
+    """The messages are those of sudo 1.9: a test machine has no user who needs a password."""
     shell = script(tmp_path / "ssh", "#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n")
     assert of(pull(source, tmp_path / "backup", shell=shell)) == Meaning(ExitKind.HOST, ExitCause.SUDO_PASSWORD)
 
@@ -187,7 +187,7 @@ def test_a_login_shell_that_talks_is_named(source: Path, tmp_path: Path, badssh:
 
 @pytest.mark.parametrize("status", [12, 137, 255])
 def test_an_rsync_over_there_that_is_killed_may_live_longer_next_time(source: Path, tmp_path: Path, status: int) -> None:
-    """ssh says 255 of it, a shell between them 137, and rsync its own 12 when it is quicker than they."""
+    """ssh reports 255 for it, a shell in between 137, and rsync its own 12 if it is faster."""
     remote = script(tmp_path / "rsync", f'#!/bin/sh\necho $$ >{tmp_path}/pid\nexec rsync "$@"\n')
     killing = meanwhile(tmp_path / "ssh", 500_000, f"kill -9 $(cat {tmp_path}/pid)")
     shell = script(tmp_path / "shell", f'#!/bin/sh\n{killing} "$@"\nexit {status}\n')
@@ -206,7 +206,7 @@ def test_a_line_that_breaks_in_mid_transfer_had_been_there(
 def test_a_line_that_breaks_after_unreadable_files_is_not_taken_for_a_refused_key(
     source: Path, tmp_path: Path, badssh: Callable[..., Path]
 ) -> None:
-    """rsync says "Permission denied (13)" of a file, ssh "Permission denied (publickey)" of a key."""
+    """rsync prints "Permission denied (13)" about a file, ssh "Permission denied (publickey)" about a key."""
     (source / "aaa").touch(0)
     pulled = pull(source, tmp_path / "backup", shell=badssh("dies", 1_500_000), rsync_path=UNPRIVILEGED)
     assert any("Permission denied (13)" in line for line in pulled.messages.last)
@@ -239,7 +239,7 @@ def test_an_ssh_that_never_connected_is_told_by_its_words_whatever_status_rsync_
 
 
 def test_what_rsync_says_of_a_file_is_no_word_about_the_connection() -> None:
-    """Such as a source on a network filesystem."""
+    """For example about a source on a network filesystem."""
     lines = [
         'rsync: [sender] read errors mapping "/srv/nfs/x": Connection timed out (110)',
         'rsync: [sender] send_files failed to open "/srv/nfs/y": Connection refused (111)',
@@ -261,7 +261,7 @@ def test_a_signal_is_named_and_an_unknown_status_needs_a_person() -> None:
 
 @needs_program("man")
 def test_every_status_that_rsync_has_a_name_for_is_in_the_table() -> None:
-    """rsync names its statuses itself when it ends with one: those that have no name are "unexplained error"."""
+    """rsync prints the name of its status at its end: statuses without a name are "unexplained error"."""
     manual = work("man", "--encoding=ascii", "-P", "cat", "rsync", check=False)
     listed = [int(line.split()[0].rstrip(":")) for line in manual_section(manual.stdout) if line.split()[0].rstrip(":").isdigit()]
     if not listed:
@@ -270,7 +270,7 @@ def test_every_status_that_rsync_has_a_name_for_is_in_the_table() -> None:
 
 
 def manual_section(text: str) -> list[str]:
-    """The lines of the manual's EXIT VALUES that hold anything."""
+    """Returns the lines of the manual's EXIT VALUES that are not empty."""
     _, _, rest = text.partition("EXIT VALUES")
     section, _, _ = rest.partition("ENVIRONMENT VARIABLES")
     return [line.replace("o ", " ", 1) if line.strip().startswith("o ") else line for line in section.splitlines() if line.strip()]

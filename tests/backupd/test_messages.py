@@ -1,4 +1,4 @@
-"""What a real rsync complains about, and what that is taken for. Nothing is invented that can be brought about."""
+"""Messages of a real rsync, and how they are classified. Messages are invented only if they cannot be provoked."""
 
 import os
 import pickle
@@ -46,7 +46,7 @@ def test_what_the_sender_may_not_read_is_counted_once_each_and_blamed_on_no_one_
 
 
 def test_an_unreadable_folder_is_why_deletions_were_skipped(source: Path, tmp_path: Path) -> None:
-    """rsync says so on its standard output, alone of all complaints."""
+    """This is rsync's only complaint on standard output."""
     pull(source, tmp_path / "backup")
     (source / "folder").mkdir()
     close_to_others(source / "folder")
@@ -70,7 +70,7 @@ def test_a_file_below_which_the_source_would_lie_is_a_missing_source(source: Pat
 
 
 def vanishing(source: Path, tmp_path: Path, extra: tuple[str, ...] = ()) -> Pulled:
-    """A pull in the middle of which four files, a folder that was listed already and one that was not yet disappear."""
+    """A pull during which four files, a folder that was already listed and a folder that was not yet listed disappear."""
     (source / "aaa-first").write_bytes(os.urandom(3_000_000))  # keeps the sender busy until everything else is gone
     (source / "listed").mkdir()
     (source / "listed" / "inner").write_text("x", encoding="utf-8")
@@ -121,7 +121,9 @@ def test_a_full_pool_and_then_a_read_only_one_are_faults_of_this_server(
 
 
 def test_an_attribute_too_big_for_btrfs_is_not_kept_and_the_pool_is_not_full(shared_btrfs: Path) -> None:
-    """btrfs returns ENOSPC despite free space; as an error of the server it would keep the host from ever being complete."""
+    """btrfs returns ENOSPC despite free space; as an error of the server, this would prevent complete backups of the
+    host for ever.
+    """
     source = Path(tempfile.mkdtemp(dir=session.folder(1)))  # in memory, where an attribute may have 64 KiB
     (source / "file").write_text("content", encoding="utf-8")
     (source / "other").write_text("content", encoding="utf-8")

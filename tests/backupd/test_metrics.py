@@ -56,7 +56,7 @@ COPIED[COPIES] = copies_text(
 
 
 def everything() -> bytes:
-    """All metrics there are, each with at least one sample."""
+    """Returns all metrics, each with at least one sample."""
     of_web1 = facts(
         complete=10,
         run=10,
@@ -87,7 +87,7 @@ def everything() -> bytes:
 
 
 def samples(text: bytes | str) -> dict[str, float]:
-    """By name and labels, as Prometheus' own parser has them; the label of the pool is left out."""
+    """Returns the samples by name and labels, from Prometheus' own parser; the label of the pool is left out."""
     by_name = {}
     for family in text_string_to_metric_families(text if isinstance(text, str) else text.decode()):
         for sample in family.samples:

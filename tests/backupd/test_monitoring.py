@@ -1,4 +1,4 @@
-"""Alert rules, dashboard and page: what Prometheus' own tool makes of them."""
+"""Alert rules, dashboard and page, read by Prometheus' own tool."""
 
 import json
 import re
@@ -181,7 +181,7 @@ CASES = (
 @pytest.mark.slow
 @promtool
 def test_an_alert_goes_off_when_it_should_and_only_then(tmp_path: Path) -> None:
-    """promtool plays the series and is told to expect nothing; what it complains of went off."""
+    """promtool plays the series with the expectation of no alert; the alerts about which it complains were active."""
     tests = [
         {
             "interval": "5m",

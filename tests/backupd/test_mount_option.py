@@ -46,7 +46,7 @@ def pool(tmp_path: Path) -> Pool:
 
 
 class Option(MountOption):
-    """One that keeps what it reports."""
+    """A mount option that remembers what it reports."""
 
     def __init__(self, pool: Pool, wanted: str = "nossd") -> None:
         self.notices: list[str] = []
@@ -61,7 +61,7 @@ def record(pool: Pool, was: str = "ssd", ours: str = "nossd", boot: str | None =
 def test_what_was_there_is_written_down_before_it_is_switched_and_is_back_afterwards(
     kernel: Kernel, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill in between must not leave the pool with another option than configured."""
+    """A kill in between must not leave the pool with another option than the configured one."""
     option = Option(pool)
     recorded: list[str] = []
     switch = kernel.set

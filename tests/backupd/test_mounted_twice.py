@@ -1,4 +1,4 @@
-"""What a host's backups fetch twice, by its mounts; and where they would meet the pool."""
+"""Files that a host's backups fetch twice, according to its mounts; and where they would include the pool."""
 
 import pytest
 
@@ -13,7 +13,7 @@ BTRFS = ("0:30 /@ / btrfs subvolid=256,subvol=/@", "0:30 /@home /home btrfs subv
 
 
 def text(*lines: str) -> bytes:
-    """A mountinfo, from "DEVICE ROOT TARGET TYPE OPTIONS"."""
+    """Returns a mountinfo, from "DEVICE ROOT TARGET TYPE OPTIONS"."""
     words = [(*line.split(), "rw")[:5] for line in lines]
     return "\n".join(
         f"{number} 1 {device} {root} {target} rw shared:1 - {kind} /dev/x {options}"

@@ -1,4 +1,4 @@
-"""Which backup a command that changes one means: `latest`, a name, a day; and that nothing is deleted that was not named."""
+"""The backup to which `latest`, a name or a day refers in commands that change a backup; and that nothing else is deleted."""
 
 import pytest
 

@@ -35,7 +35,7 @@ def context(tmp_path: Path) -> Iterator[RunContext]:
 
 
 def night(context: RunContext, hosts: int) -> tuple[list[HostResult], float]:
-    """The results of hosts whose windows have closed before their turn, and the seconds of CPU time that the night took."""
+    """Returns the results of hosts whose windows have closed before their turn, and the CPU seconds of the night."""
     names = (f"host{number:05}" for number in range(hosts))
     planned = [PlannedHost(HostConfig(name, paths=("/srv",), window=NIGHT), True, "due", bound=True) for name in names]
     begun = time.process_time()

@@ -1,4 +1,4 @@
-"""A set of numbers in one bit for each, beside Python's own."""
+"""A set of numbers with one bit for each, compared with Python's own set."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What a real rsync prints while it works, against find, stat and cmp; and that nothing a sender prints can do harm."""
+"""The output of a real rsync while it works, compared with find, stat and cmp; no output of a sender can do harm."""
 
 import os
 import pickle
@@ -40,7 +40,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def find_output(folder: Path, *tests: str, show: str = "x") -> list[str]:
-    """What find counts: one `show` for each name of `folder` (itself included) that passes `tests`."""
+    """Returns the count by find: one `show` for each name of `folder` (including itself) that passes `tests`."""
     return work("find", folder, *tests, "-printf", f"{show}\\n").stdout.split()
 
 
@@ -162,7 +162,7 @@ def test_a_sender_that_prints_lines_of_ours_cannot_stop_the_reading(line: bytes)
 
 @pytest.mark.slow
 def test_a_million_lines_cost_no_memory() -> None:
-    """rsync's own for each file that it writes, and those that a sender makes it print."""
+    """rsync's own lines for each file that it writes, and lines that a sender makes it print."""
     for line in (
         b"\r      %9d   1%%  175.84kB/s    0:00:00 (xfr#1, to-chk=8/3001)",
         b">f+++++++++|77|name %d\n",
@@ -193,7 +193,7 @@ def test_a_name_comes_back_from_the_escapes_that_rsync_documents(name: bytes) ->
 
 
 def test_rsync_itself_shows_names_in_the_way_that_they_are_read(tmp_path: Path) -> None:
-    """Every byte that a name may have, alone and before what looks like an escape."""
+    """Every byte that a name may have, alone and before text that looks like an escape."""
     (tmp_path / "source").mkdir()
     names = {bytes([byte]) + tail for byte in range(1, 256) if byte not in b"/." for tail in (b"", b"#012", b"\\#134")}
     for name in names:

@@ -1,4 +1,4 @@
-"""What paces an expiry: it deletes less while other work waits for the disks, and ends when nothing can be measured."""
+"""The pace of an expiry: it deletes less while other programs wait for the disks, and ends if the load cannot be measured."""
 
 from pathlib import Path
 from unittest.mock import Mock
@@ -52,7 +52,7 @@ def test_without_a_thread_the_probe_leaves_nothing(tmp_path: Path, monkeypatch: 
 
 
 class Measured:
-    """A probe with prepared values, the first for the next `take`."""
+    """A probe with prepared values; each `take` returns the next one."""
 
     def __init__(self, *values: float | None) -> None:
         self.values = list(values)

@@ -1,4 +1,4 @@
-"""Plain files are copied in groups: each gets its name when it is whole, and never that of something else."""
+"""Plain files are copied in groups: each gets its name when it is complete, and never replaces another file."""
 
 import errno
 import os

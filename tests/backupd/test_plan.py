@@ -1,4 +1,4 @@
-"""What a run would do, in which order, and why nothing new may start: pure decisions, no pool anywhere."""
+"""The plan of a run: its hosts, their order, and why no further host may start. Pure decisions without a pool."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -114,7 +114,7 @@ def test_an_unknown_name_is_wrong_usage_and_the_nearest_is_named() -> None:
 @pytest.mark.parametrize("outcome", ["failed", "partial", "suspect", "skipped"])
 @pytest.mark.parametrize(("run", "waits"), [(0.0, True), (4.9, True), (5.0, False), (6, False)])
 def test_a_timer_tries_a_host_that_failed_again_after_five_hours_and_not_each_time(outcome: str, run: float, waits: bool) -> None:
-    """It starts each quarter of an hour: a host that is down would be connected to a hundred times a day."""
+    """The timer runs each quarter of an hour: it would connect to a host that is down a hundred times a day."""
     by_name = {"a": facts(complete=30, run=run, outcome=outcome), "b": facts(complete=30, run=30)}
     assert taken(plan(THREE, by_name, NOW, scheduled=True)) == (["b"] if waits else ["b", "a"])
     assert taken(plan(THREE, by_name, NOW)) == ["b", "a"]  # started by an administrator, it is attempted

@@ -1,4 +1,4 @@
-"""What killed runs and commands left is found and removed, and what others have put there stays."""
+"""Remains of killed runs and commands are found and removed; files of other origin are kept."""
 
 import os
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_a_folder_with_anything_that_no_run_makes_is_not_removed(tmp_path: Path)
 
 
 def test_what_a_killed_run_left_with_a_record_is_removed_only_if_it_is_of_that_host(tmp_path: Path) -> None:
-    """With everything in it that a run makes before it has its name."""
+    """With all files that a run makes before it has its name."""
     write(tmp_path, Record("web1", "u", "partial", NOON))
     for name in ("backup.json.new", "SHA256SUMS", "data", os.fsdecode(STAGING)):
         (tmp_path / name).touch()

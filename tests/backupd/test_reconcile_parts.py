@@ -1,4 +1,4 @@
-"""Parts of reconciling that decide without a pool: whose fault stops what, which rows are old, what a killed run's end becomes."""
+"""Decisions of reconciling without a pool: which error stops what, which rows are outdated, and how a killed run ends."""
 
 import errno
 from collections import Counter
@@ -278,7 +278,7 @@ def test_a_row_whose_backup_cannot_be_read_stays_and_keeps_no_other_from_its_mar
 def test_hosts_that_cannot_be_reconciled_are_named_in_the_order_of_their_names(
     pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their rows come from the catalogue, and the folders of some are gone."""
+    """Their rows come from the catalogue, and some of their folders do not exist."""
     give_pool(monkeypatch, pool, {}, names_of=lambda *_: refuse())
     hosts = [f"web{number}" for number in range(10, 30)]
     with catalogue:

@@ -1,4 +1,4 @@
-"""backup.json and notes.json: what they promise to every later version, and what an unreadable one must never be taken for."""
+"""backup.json and notes.json: their guarantees for later versions, and how unreadable ones must never be interpreted."""
 
 import json
 import os
@@ -236,7 +236,7 @@ def test_notes_come_back_and_none_are_none(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_notes_that_cannot_be_read_are_never_taken_for_no_notes(tmp_path: Path, content: bytes) -> None:
-    """They may hold what must not be deleted."""
+    """They may have holds of backups that must not be deleted."""
     (tmp_path / "notes.json").write_bytes(content)
     with pytest.raises(UnreadableRecord):
         read_notes(tmp_path)
@@ -259,7 +259,7 @@ def test_only_a_suspect_backup_becomes_complete_by_being_accepted() -> None:
 
 
 def test_notes_survive_a_power_cut_as_soon_as_they_are_written(btrfs_mount: Path) -> None:
-    """What the disk holds at that moment, mounted afterwards: the newer notes, not the ones they replaced."""
+    """The content of the disk at that moment, mounted afterwards: it has the newer notes, not the replaced ones."""
     work("mount", "-o", "remount,commit=300", btrfs_mount)
     write_notes(btrfs_mount, Notes().with_note("a", "hold", {"why": "older"}))
     work("btrfs", "filesystem", "sync", btrfs_mount)
@@ -278,7 +278,7 @@ def test_notes_survive_a_power_cut_as_soon_as_they_are_written(btrfs_mount: Path
 
 @pytest.mark.parametrize("number", [2**63 - 1, 2**63, 10**400, -5])
 def test_a_number_that_no_host_can_have_comes_back_as_one_that_sqlite_can_keep_however_many_add_up(number: int) -> None:
-    """A host may have our rsync print any number."""
+    """A host may make our rsync print any number."""
     fields = json.loads(FORMAT_1)
     fields["paths"] = [{"path": f"/{each}", "outcome": "complete", "numbers": {"literal": number}} for each in range(3)]
     total = parse(json.dumps(fields)).total("literal")

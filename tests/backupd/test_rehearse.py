@@ -1,4 +1,4 @@
-"""Rehearsals, the pure part: learning about hosts, what fits, what a night changes, which settings are better."""
+"""Rehearsals, the pure part: learning from hosts, what fits into the pool, what a night changes, which settings are better."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ MIB = 1 << 20
 
 
 def backups(host: str, nights: Sequence[tuple[int, int, dict[str, int]]], literal: Sequence[int]) -> list[Backup]:
-    """Of each night files, bytes and rsync's numbers, as the catalogue has them."""
+    """Returns backups with files, bytes and rsync's numbers of each night, as the catalogue has them."""
     rows = []
     for number, ((files, size, numbers), new) in enumerate(zip(nights, literal, strict=True)):
         when = NIGHT + timedelta(days=number)
@@ -285,7 +285,7 @@ def test_the_best_is_better_in_something_and_worse_in_nothing() -> None:
 
 
 def test_the_answer_says_in_what_a_variant_is_better_also_if_that_was_not_asked() -> None:
-    """Else it would be called better right after a line that sees no difference."""
+    """Otherwise it would be called better right after a line that reports no difference."""
     runs = [RehearsedRun("a", seed, (reading(100 + seed, used=60),)) for seed in range(5)]
     runs += [RehearsedRun("b", seed, (reading(50 + seed, used=50),)) for seed in range(5)]
     (b,) = judged(runs, ["a", "b"])
@@ -313,7 +313,7 @@ def test_only_seeds_that_both_have_come_to_are_compared() -> None:
 
 
 def test_no_two_of_many_variants_look_alike() -> None:
-    """More than there are colours; of two with the same colour the line and the mark tell."""
+    """There are more variants than colours; line and mark distinguish two with the same colour."""
     looks = [look_of(number) for number in range(2 * COLOURS)]
     assert len({(look.colour, look.border) for look in looks}) == len(looks)
     assert len({(look.colour, look.dash) for look in looks}) == len(looks)

@@ -21,7 +21,7 @@ CONTENT = (bytes(range(251)) * (SIZE // 251 + 1))[:SIZE]
 
 
 class Files:
-    """A damaged and another file, open. `unreadable`: numbers of blocks of the damaged one, and the error of a read there."""
+    """A damaged and another file, open. `unreadable`: numbers of blocks of the damaged file, and the error of reading them."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths = folder / "bad", folder / "good"

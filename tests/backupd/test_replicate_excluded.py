@@ -1,4 +1,4 @@
-"""A host of a replica whose configuration is wrong stays that replica's: another one has another retention."""
+"""A host of a replica with a mistake in its configuration still belongs to that replica: another replica has another retention."""
 
 from datetime import UTC, datetime
 from pathlib import Path

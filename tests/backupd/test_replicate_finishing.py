@@ -1,4 +1,4 @@
-"""Hosts that get their names together, in threads beside those that receive."""
+"""Hosts whose backups get their names together, in threads beside those that receive."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The end of a sending, as the other server announces it: a real process at the other end of two pipes."""
+"""The end of a sending as the other server reports it: a real process at the other end of two pipes."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ print(json.loads(sys.stdin.buffer.read(length)).get("error", ""), file=sys.stder
 
 
 def ended(folder: Path, failed: object) -> tuple[PushSummary, str]:
-    """The result after the other server has ended with these failed hosts; and the error that it got."""
+    """Returns the result after the other server has ended with these failed hosts; and the error that it was sent."""
     no_pool: Any = None  # the announcement of an end needs none
     file = folder / "request.json"
     file.write_text(json.dumps({"verb": "ended", "error": "", "failed": failed}))

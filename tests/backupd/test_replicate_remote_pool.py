@@ -24,7 +24,7 @@ FETCH = Fetch(RemoteBackup("2026-03-01T220000Z", "1" * 36, "complete"), None)
 
 @contextmanager
 def saying(*objects: dict[str, Any], hello: bytes = HELLO) -> Iterator[RemotePool]:
-    """A pool that sends these when a backup is requested, after its `hello`."""
+    """A pool that sends these messages when a backup is requested, after its `hello`."""
     reading, writing = os.pipe()
     heard = os.open("/dev/null", os.O_WRONLY)
     content = hello + b"".join(map(object_frame, objects)) + object_frame({}, END)
@@ -62,7 +62,7 @@ def test_a_pool_of_another_protocol_is_refused_before_anything_is_requested(fiel
 
 
 def test_a_key_with_which_the_other_server_receives_is_named_as_the_cause() -> None:
-    """Both servers would ask, and none would answer."""
+    """Both servers would send requests, and neither would answer."""
     with (
         pytest.raises(RemotePoolMissing, match="the key starts `receive-only` on the other server") as refused,
         saying(hello=b'{"verb": "hello"}\n'),
@@ -92,7 +92,7 @@ def test_a_size_that_no_filesystem_has_is_none(size: Any) -> None:
 
 @pytest.mark.slow
 def test_who_says_without_end_that_he_waits_is_heard_once_a_second() -> None:
-    """Each would become an event that waits for the terminal and the catalogue."""
+    """Each message would become an event that waits for the terminal and the catalogue."""
     heard = list[str]()
     with saying(*({"waits": f"for {number}"} for number in range(20_000)), {"notes": {}}) as far:
         far.waits = heard.append
@@ -102,7 +102,7 @@ def test_who_says_without_end_that_he_waits_is_heard_once_a_second() -> None:
 
 
 def test_a_pool_that_reads_nothing_is_given_up() -> None:
-    """What both have in common is more than a pipe holds."""
+    """The list of common backups is longer than the buffer of a pipe."""
     reading, writing = os.pipe()
     answers, says = os.pipe()
     try:
@@ -129,7 +129,7 @@ HOLD = "h" * (1 << 20)
     ids=["names", "short names", "pool", "hold"],
 )
 def test_a_server_says_so_much_of_its_hosts_and_no_more(more: dict[str, Any]) -> None:
-    """All of it is in memory: 200,000 hosts could each say as much."""
+    """All of it is held in memory: each of 200,000 hosts could have that much."""
     hosts = [{"host": f"web{number}", "was": [], "backups": []} | more for number in range(20)]
     with saying(*hosts[:10]) as far:
         assert [host.name for host in far.hosts()] == [host["host"] for host in hosts[:10]]

@@ -14,7 +14,7 @@ from backupd.replicate.wire import END, PIECE, AnswerReader, ConnectionBroken, f
 
 @contextmanager
 def trickling(content: bytes, pause: float) -> Iterator[int]:
-    """The reading end of a pipe into which `content` comes byte by byte."""
+    """Yields the reading end of a pipe that gets `content` byte by byte."""
     reading, writing = os.pipe()
 
     def write() -> None:
@@ -38,7 +38,7 @@ def trickling(content: bytes, pause: float) -> Iterator[int]:
 
 @contextmanager
 def held_open(first: int) -> Iterator[int]:
-    """A pipe that has what can be read from the first one, and does not end with it."""
+    """A pipe with the content of the first one, which is not closed at its end."""
     reading, writing = os.pipe()
     os.write(writing, os.read(first, 1 << 16))
     try:

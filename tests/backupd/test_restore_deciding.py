@@ -245,7 +245,7 @@ def test_the_words_of_a_wish_are_those_of_the_command() -> None:
 
 
 def test_a_comparison_of_contents_waits_for_a_checksum_that_takes_hours() -> None:
-    """rsync 3.5 gave up after its --timeout: nothing goes over the line while it reads one large file. The last word counts."""
+    """rsync 3.5 stopped after its --timeout: it sends nothing while it reads one large file. The last --timeout counts."""
     host = HostConfig("web1", address="root@web1", paths=())
     words = restore_command(host, SshSettings(), Path("/b/data"), [b"/vm"], b"/", True, CONTENT)
     assert [word for word in words if word.startswith("--timeout")] == ["--timeout=600", "--timeout=0"]
@@ -256,7 +256,7 @@ def test_a_comparison_of_contents_waits_for_a_checksum_that_takes_hours() -> Non
     "mtime", [0, 5, -1, 10**18 - 1, 10**18, 1_700_000_000_123_456_789, (8**11 - 1) * 10**9, 8**11 * 10**9, 10**19]
 )
 def test_a_header_is_read_back_by_python_s_tarfile_whichever_way_it_was_made(name: bytes, mtime: int) -> None:
-    """Plain files with a usual name and time have a shorter way. Numbers on both sides of a field's size."""
+    """Plain files with a usual name and time have a faster way. Numbers on both sides of a field's size."""
     for number in (0, 1000, 0o7777777, 0o7777777 + 1):
         entry = replace(FILE, mtime=mtime, uid=number, gid=number, mode=0o6755)
         for xattrs in ({}, {"user.x": b"1"}):

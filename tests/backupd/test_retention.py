@@ -1,4 +1,4 @@
-"""Retention by example: hosts that fall silent, wrong clocks, what keeps a backup besides the rules; and policies as text."""
+"""Retention by example: hosts without new backups, wrong clocks, other reasons to keep a backup; and policies as text."""
 
 import time
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def every(step: timedelta, first: str, last: str) -> Iterator[Candidate]:
 
 
 def decisions(*backups: Candidate, policy: Retention = FEW, now: datetime = NOW, zone: str = "UTC") -> dict[str, Decision]:
-    """By day of the month, which is all that differs in most examples."""
+    """Returns the decisions by day of the month, which is the only difference in most examples."""
     return {decision.name[8:10]: decision for decision in decide(backups, policy, ZoneInfo(zone), now)}
 
 
@@ -52,7 +52,7 @@ def reasons(*backups: Candidate, policy: Retention = FEW, now: datetime = NOW) -
 
 
 def kept_when_pruned_daily(backups: list[Candidate], now: datetime = NOW) -> list[str]:
-    """Pruned after each backup, and then each day until `now`; once at the end must come to the same."""
+    """Pruned after each backup, and then each day until `now`; pruning once at the end must have the same result."""
     left = pruned_each_time(backups, POLICY, "UTC")
     moment = backups[-1].started
     while moment < now:
@@ -101,7 +101,7 @@ def test_pruning_once_while_the_clock_says_2028_takes_nothing_more() -> None:
 
 
 def test_backups_that_were_stamped_2028_by_a_wrong_clock_stay_until_their_day_has_come() -> None:
-    """A month of them: each is kept, and counts when it is no longer in the future."""
+    """A month of them: each is kept, and counts as soon as it is no longer in the future."""
     good = list(every(DAY, "2026-10-01T22:00Z", "2026-11-20T22:00Z"))
     ahead = list(every(DAY, "2028-01-01T22:00Z", "2028-01-31T22:00Z"))
     assert names(prune([*good, *ahead], FEW, "UTC", NOW)) == ["2026-11-20T220000Z", *names(ahead)]
@@ -220,7 +220,7 @@ TWO_YEARS = list(every(DAY, "2024-11-20T22:00Z", "2026-11-20T22:00Z"))
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["suspect", "failed"])
 def test_two_years_of_nights_of_which_none_is_complete_leave_as_many_as_complete_ones_would(state: str) -> None:
-    """731 nights of a source path that is missing, each of them with all the other paths."""
+    """731 nights in which one source path is missing; all other paths are in each of them."""
     bad = [replace(candidate, state=state) for candidate in TWO_YEARS]
     left = pruned_each_time(bad, POLICY, "UTC")
     assert (len(bad), len(left)) == (731, 37)
@@ -273,7 +273,9 @@ def test_the_last_complete_one_before_a_suspect_one_stays_as_long_as_that_does()
 
 
 def test_with_min_keep_1_a_suspect_one_that_was_held_waits_for_two_newer_ones_that_are_still_there() -> None:
-    """The one case in which it matters when it was asked (docs/decisions/0008-retention.rst); it errs on the side of keeping."""
+    """The only case in which the time of the decision matters (docs/decisions/0008-retention.rst); it keeps too much rather than
+    too little.
+    """
     first, newer = backup("2026-11-17T01:00Z"), [backup("2026-11-17T03:00Z"), backup("2026-11-17T04:00Z")]
     held = backup("2026-11-17T02:00Z", "suspect", hold=Hold(at("2026-11-18T00:00Z")))
     often = prune(pruned_each_time([first, held, *newer], FEW, "UTC"), FEW, "UTC", NOW)

@@ -1,4 +1,6 @@
-"""Five years of backups against golden lists made by GNU date and SQLite (golden/reference.py), and odd days against those two."""
+"""Five years of backups against golden lists made by GNU date and SQLite (golden/reference.py), and random days against
+those two.
+"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -53,7 +55,7 @@ def test_the_golden_lists_are_those_of_the_reference(name: str, scenario: Scenar
 
 
 def test_the_golden_lists_know_what_hands_can_count() -> None:
-    """Spot checks with a calendar on paper."""
+    """Spot checks with a paper calendar."""
     daily, four, patchy = (golden(name) for name in ("daily", "four-a-day", "patchy"))
     # 00:16 in Berlin on Monday 2020-12-28, with which week 53 begins.
     assert daily["2020-12-27T231600Z"] == {"weekly 4 of 13"}

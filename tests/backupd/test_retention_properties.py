@@ -1,4 +1,4 @@
-"""What holds for any backups, any policy and any clock: floors, and that it does not matter how often or when it was asked."""
+"""Properties for any backups, any policy and any clock: minimums, and independence of how often and when decisions are made."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ def backup(started: datetime, state: str = "complete", hold: Hold | None = None,
 
 @st.composite
 def histories(draw: st.DrawFn, holds: st.SearchStrategy[Hold | None] = ENDLESS) -> list[Candidate]:
-    """Backups one after the other, from minutes to months apart, about an odd moment of some zone."""
+    """Backups one after the other, from minutes to months apart, around a special moment of some zone."""
     moment = datetime.fromisoformat(draw(st.sampled_from([text for texts in ODD.values() for text in texts])))
     moment = moment.astimezone(UTC) - timedelta(days=draw(st.integers(0, 60)))
     gaps = st.integers(360, 86400) | st.integers(360, 3 * 86400) | st.sampled_from((86400, 7 * 86400, 31 * 86400, 200 * 86400))
@@ -91,7 +91,7 @@ def good_between(good: Sequence[Candidate], candidate: Candidate, other: Candida
 def test_however_many_are_suspect_or_failed_no_more_are_left_than_the_policy_has_places(
     states: list[str], backups: list[Candidate], policy: Retention, zone: str
 ) -> None:
-    """Of each state, for each of the two complete ones that may be newer; and those that are held."""
+    """Of each state, for each of the two complete backups that may be newer; and the held ones."""
     candidates = [replace(candidate, state=states[number % len(states)]) for number, candidate in enumerate(backups)]
     left = [candidate for candidate in pruned_at(candidates, [True], policy, zone) if not candidate.hold]
     places = policy.daily + policy.weekly + policy.monthly + policy.yearly + policy.min_keep
@@ -126,7 +126,7 @@ def test_floors_hold_for_any_backups(backups: list[Candidate], policy: Retention
 def test_what_has_no_reason_of_its_own_is_kept_by_a_rule_that_has_room(
     backups: list[Candidate], policy: Retention, zone: str, now: datetime
 ) -> None:
-    """Rules keep at most as many as they have periods, and only complete ones."""
+    """Rules keep at most as many backups as they have periods, and only complete ones."""
     left = kept(backups, policy, zone, now)
     states = {candidate.name: candidate.state for candidate in backups}
     for rule in ("daily", "weekly", "monthly", "yearly"):
@@ -151,7 +151,7 @@ def test_nor_does_it_with_holds_that_end(backups: list[Candidate], policy: Reten
 def test_nor_does_it_when_what_goes_stays_for_its_grace(
     backups: list[Candidate], policy: Retention, zone: str, when: list[bool], later: timedelta
 ) -> None:
-    """Marked ones count until they are deleted, so a mark changes no decision."""
+    """Marked backups count until they are deleted, so a mark changes no decision."""
     left: list[Candidate] = []
     for number, candidate in enumerate(backups):
         left.append(candidate)
@@ -186,7 +186,7 @@ def test_a_clock_that_jumped_back_or_ahead_changes_nothing_once_it_is_right_agai
 def test_nothing_is_measured_from_now(
     backups: list[Candidate], policy: Retention, zone: str, now: datetime, then: datetime
 ) -> None:
-    """Without holds and stamps in the future two clocks that are years apart come to the same."""
+    """Without holds and times in the future, two clocks that are years apart have the same result."""
     plain = [replace(candidate, hold=None) for candidate in backups if candidate.started <= min(now, then)]
     assert kept(plain, policy, zone, now) == kept(plain, policy, zone, then)
 
@@ -209,7 +209,7 @@ def test_a_stamp_in_the_future_is_kept_and_never_changes_what_happens_to_others(
 def test_adding_a_complete_backup_never_removes_the_last_good_one(
     backups: list[Candidate], policy: Retention, zone: str, now: datetime, started: datetime
 ) -> None:
-    """The newest complete one is kept as long as it is that, and afterwards as long as it is one of the last `min_keep`."""
+    """The newest complete backup is kept while it is the newest, and afterwards while it is one of the last `min_keep`."""
     added = replace(backup(started), name="added")
     counted = complete([candidate for candidate in backups if candidate.started <= now + FUTURE])
     left = kept([*backups, added], policy, zone, now)

@@ -15,7 +15,7 @@ UNLIMITED = resource.RLIM_INFINITY
 
 
 class Limits:
-    """The limits of open files that the kernel has for this process."""
+    """The limits of open files that the kernel reports for this process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, *, may_raise: bool = True) -> None:
         self.soft, self.hard, self.may_raise = soft, hard, may_raise

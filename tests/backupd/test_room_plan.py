@@ -32,7 +32,7 @@ FLOOR = 200 * MIB
 
 
 def group(vaddr: int, used: int, *places: tuple[int, int], flags: int = DATA) -> PlacedBlockGroup:
-    """A block group of 1 GiB; places are devices and where it begins on them, in GiB, behind the first MiB."""
+    """Returns a block group of 1 GiB; places are devices and its starts on them, in GiB, after the first MiB."""
     pieces = tuple(Piece(devid, MIB + start * GIB, GIB) for devid, start in places)
     return PlacedBlockGroup(vaddr * GIB, GIB, used * MIB, flags, pieces)
 

@@ -1,4 +1,4 @@
-"""rsnapshot.conf as other people may have written it: the settings that are read, and the TOML made of them."""
+"""rsnapshot.conf in the forms that users write: the settings that are read, and the TOML made of them."""
 
 import os
 import tomllib
@@ -24,7 +24,7 @@ def test_files_that_include_others_again_and_again_are_refused(tmp_path: Path) -
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(("lines", "times"), [(1, 1001), (200_000, 10), (100, 1)])
 def test_patterns_are_read_from_so_many_files_and_so_much_text_and_no_more(tmp_path: Path, lines: int, times: int) -> None:
-    """One file that is named again and again would be in memory as often."""
+    """A file that is named repeatedly would be in memory as often."""
     (tmp_path / "patterns").write_text("abc\n" * lines)
     (tmp_path / "conf").write_text(f"exclude_file\t{tmp_path}/patterns\n" * times)
     if times == 1:

@@ -1,4 +1,4 @@
-"""A day of the disks: rates, phases and the ratio of metadata to data, against sums done by hand."""
+"""A day of the disks: rates, phases and the ratio of metadata to data, compared with sums calculated manually."""
 
 import io
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Differences of counters: what a reboot, another device, a wrap and a clock that is set must never show."""
+"""Differences of counters that a reboot, another device, a wrap-around or a changed clock must never show."""
 
 from dataclasses import replace
 from typing import Any

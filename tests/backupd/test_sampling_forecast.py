@@ -90,7 +90,7 @@ def test_a_pace_that_changed_gives_a_range_that_has_both() -> None:
 
 
 def world(seed: int, wander: float, memory: float) -> tuple[list[int], int]:
-    """180 days of a pool whose growth is another one every month, with weeks and noise; and on which day it truly was full."""
+    """180 days of a pool whose growth changes each month, with weeks and noise; and the day on which it really was full."""
     chance = random.Random(seed)
     level, pace, seen, day = 20.0 * TIB, 40 + chance.gauss(0, wander), [], 0
     while level < SIZE or day < 180:
@@ -106,7 +106,9 @@ def world(seed: int, wander: float, memory: float) -> tuple[list[int], int]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("wander", "memory", "least"), [(5, 0.0, 17), (15, 0.0, 17), (10, 0.6, 12)])
 def test_the_range_holds_the_truth_mostly(wander: float, memory: float, least: int) -> None:
-    """Of 80 worlds 94 % and 95 %, and 65 % of those whose months take after each other; 20 of them are tried here."""
+    """In 80 simulated pools 94 % and 95 %, and 65 % of those whose months are similar to the month before; 20 of them are tested
+    here.
+    """
     hits = 0
     for seed in range(20):
         seen, truth = world(seed, wander, memory)

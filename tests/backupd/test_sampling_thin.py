@@ -1,4 +1,4 @@
-"""Samples that grow old: an hour of them becomes one, then a day; nothing that was written gets lost or counts twice."""
+"""Old samples: those of an hour become one, later those of a day; no written byte is lost or counted twice."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo

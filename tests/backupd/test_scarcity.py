@@ -150,7 +150,7 @@ def test_a_look_that_a_bug_ends_is_not_the_last(shared_btrfs: Path, tmp_path: Pa
 
 @pytest.mark.parametrize(("before", "why"), [(None, "room"), (Cause(CauseCode.SIGNAL, facts={"name": "SIGTERM"}), None)])
 def test_only_what_was_stopped_for_want_of_room_is_noted_as_such(tmp_path: Path, before: Cause | None, why: str | None) -> None:
-    """A later night discards what was. One that is being stopped already still writes, and may be the fastest."""
+    """A later night discards such backups. A host that is already being stopped still writes, and may be the fastest."""
     (tmp_path / "main.toml").write_text(f'[pool]\npath = "{tmp_path}"\nstate = "{tmp_path}"\n')
     config, pool = load(file=tmp_path / "main.toml"), Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", False)
     with Catalogue.open(tmp_path) as catalogue:

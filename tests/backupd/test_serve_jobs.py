@@ -1,4 +1,4 @@
-"""Jobs, requests and commands of the root service, and what it keeps in mind: without a pool."""
+"""Jobs, requests and commands of the root service, and the data that it remembers: without a pool."""
 
 import json
 import os

@@ -119,7 +119,7 @@ def test_a_few_greedy_users_leave_slots_for_users_without_a_waiting_request() ->
 
 
 def test_requests_of_one_user_push_out_no_results_of_another(jobs: JobStore) -> None:
-    """The very many are newer."""
+    """The many requests are newer."""
     before = {new_id(NOW - timedelta(minutes=1)) for _ in range(3)}
     for job_id in before:
         jobs.put(job("web1", "bob", id=job_id, state="done"))

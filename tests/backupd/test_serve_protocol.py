@@ -40,7 +40,7 @@ def _as_root() -> Iterator[None]:
 
 
 def answer_bytes(data: bytes, allowed: frozenset[int] = ME, *, end: bool = True) -> bytes:
-    """All that is answered to these bytes. An exception in the service is raised here."""
+    """Returns the complete answer to these bytes. An exception in the service is raised here."""
     ours, theirs = socket.socketpair()
     failures: list[BaseException] = []
 
@@ -418,7 +418,7 @@ def test_the_client_reads_a_refusal_that_came_before_its_request_was_read(tmp_pa
 
 @contextmanager
 def full_queue(path: Path) -> Iterator[tuple[socket.socket, list[socket.socket]]]:
-    """A socket that listens, whose queue has no place left, and who has them all."""
+    """A listening socket whose queue is full, and the connections in it."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen(0)
@@ -461,7 +461,7 @@ def test_a_queue_that_stays_full_is_busy_and_not_absent(tmp_path: Path, monkeypa
 
 
 def test_an_unread_stream_ends_with_the_right_to_it() -> None:
-    """Otherwise the client of a revoked token would keep its place, and a file open, for ten minutes."""
+    """Otherwise the client of a revoked token would keep its slot, and an open file, for ten minutes."""
     ours, theirs = socket.socketpair()
     asked = list[float]()
 
@@ -479,7 +479,7 @@ def test_an_unread_stream_ends_with_the_right_to_it() -> None:
 
 
 def test_a_large_frame_has_more_time_than_a_small_one() -> None:
-    """The dashboard takes no frame while its client, on a slow line, has not got the last one, which had as many bytes."""
+    """The dashboard reads no frame before its client, on a slow line, has received the last one, which had as many bytes."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         taker = threading.Timer(1.0, lambda: [theirs.recv(1 << 20, socket.MSG_WAITALL) for _ in range(4)])

@@ -1,4 +1,4 @@
-"""Who may ask for what, how often and how much at once: decided without a pool."""
+"""The permissions, rates and simultaneous requests of each user: decided without a pool."""
 
 import re
 from collections.abc import Iterator
@@ -139,7 +139,7 @@ def test_the_documentation_has_the_rate_of_each_verb() -> None:
 def test_a_change_of_the_configuration_that_comes_while_it_is_read_is_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A right or a limit that was changed at that moment was never used, until the next change or restart."""
+    """Otherwise a right or a limit that was changed at that moment would not apply until the next change or restart."""
     file = tmp_path / "main.toml"
 
     def write(rate: int) -> None:

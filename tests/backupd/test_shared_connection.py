@@ -1,4 +1,4 @@
-"""Whether the transfers of a host may use one connection of ours: not where the administrator's own options name another."""
+"""Whether the transfers of a host may share one connection of ours: not if the administrator's own options name another."""
 
 import pytest
 

@@ -17,7 +17,7 @@ from tests.beds.notified import Said, notified
 
 @pytest.fixture
 def status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Said]:
-    """What systemd hears."""
+    """Yields a list of the messages that systemd receives."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     with notified(str(tmp_path / "notify")) as output:
         yield output

@@ -1,4 +1,4 @@
-"""The answers of a host's btrkeep-source, honest and not: nothing but what the protocol has comes into a record."""
+"""Honest and malicious answers of a host's btrkeep-source: only data that the protocol allows gets into a record."""
 
 import json
 from collections.abc import Callable

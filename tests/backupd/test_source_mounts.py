@@ -67,7 +67,7 @@ def test_a_path_is_on_the_innermost_mount() -> None:
 
 
 def plan(reasons: dict[str, str | None], ignored: tuple[str, ...] = ()) -> program.SnapshotPlan:
-    """A plan in which these mounts have a snapshot (None) or a reason why not."""
+    """Returns a plan in which these mounts have a snapshot (None) or a reason why not."""
     made = program.SnapshotPlan("s")
     for point, reason in reasons.items():
         made.add(point, None if reason else made.piece(point, method="btrfs"), "", reason or "")
@@ -112,7 +112,7 @@ def test_ages_come_from_the_name() -> None:
 
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_thousands_of_mounts_are_read_in_a_moment(is_nested: bool) -> None:
-    """A user can make many with FUSE, one in the other too; each request reads them."""
+    """A user can make many mounts with FUSE, also nested ones; they are read for each request."""
     count = 1200 if is_nested else 5000
     lines = ["20 1 0:1 / / rw - ext4 /dev/sda rw"]
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Which hosts a night compares with their backups at its end, for how long, and what becomes of a comparison that fails."""
+"""Which hosts a night compares with their backups at its end, for how long, and how a failed comparison is handled."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -75,7 +75,7 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
 
 
 def test_the_host_that_was_not_compared_for_the_longest_time_comes_first(night: Night) -> None:
-    """Otherwise a night that is short of time would never compare the last one."""
+    """Otherwise a short night would never compare the last host."""
     night.last = {"a": NOON, "b": NOON - timedelta(days=3)}
     night.end(a="complete", b="complete", c="complete")
     assert [name for name, _ in night.compared] == ["c", "b", "a"]

@@ -23,7 +23,7 @@ Run = Callable[[Sequence[str]], str]
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What is run, in place of a machine with LVM and ZFS."""
+    """The commands that are run, instead of a machine with LVM and ZFS."""
     called: list[list[str]] = []
     existing: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""What the sshd of an address does to the connections of a run, by its own settings, and the line that changes it."""
+"""How the sshd of an address limits the connections of a run, by its own settings, and the line that changes it."""
 
 import pytest
 

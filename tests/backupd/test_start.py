@@ -1,4 +1,4 @@
-"""What a command brings with it before it does anything: start-up is part of every command's time."""
+"""The imports of a command before it does anything: its start is part of every command's time."""
 
 import sys
 
@@ -22,7 +22,7 @@ def loaded(*modules: str) -> set[str]:
 
 @pytest.mark.slow
 def test_no_command_of_backupd_begins_with_a_large_library() -> None:
-    """All in one process: what one of them brings, one of them brings."""
+    """All in one process: a library that any command imports is noticed."""
     assert loaded(*(command.place.partition(":")[0] for name, command in COMMANDS.items() if name not in RARE)) & HEAVY == set()
 
 

@@ -1,4 +1,4 @@
-"""One word for each host: which it is, in which order the words are tried, and the sentence that goes with it."""
+"""The state of each host in one word: which one, in which order they are tried, and the sentence for it."""
 
 from datetime import timedelta
 from zoneinfo import ZoneInfo
@@ -100,7 +100,7 @@ def test_a_backup_stamped_in_the_future_is_reported_and_its_host_is_due() -> Non
 
 
 def test_no_age_is_below_zero() -> None:
-    """Clocks that differ by less than what counts as the future."""
+    """Clocks that differ by less than the limit for the future."""
     assert status(facts(complete=-0.05)).age == 0.0
 
 

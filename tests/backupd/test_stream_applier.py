@@ -25,7 +25,7 @@ def header(version: int = 1) -> bytes:
 
 
 def difference(to: str = PARENT) -> bytes:
-    """The first command of a stream that is a difference."""
+    """Returns the first command of a stream that is a difference."""
     return made.command(2, (15, b"x"), (1, UUID(OWN).bytes), (2, number(5)), (20, UUID(to).bytes), (21, number(5)))
 
 
@@ -70,7 +70,7 @@ class Place:
                 os.close(fd)
 
     def fails(self, stream: bytes, parent: str | None = None) -> StreamError:
-        """Why the stream is refused; nothing outside of its folder has changed."""
+        """Returns why the stream is refused, after checking that nothing outside of its folder has changed."""
         before = self.outside()
         with pytest.raises(StreamError) as refused:
             self.apply(stream, parent)
@@ -211,7 +211,7 @@ def test_a_link_to_a_symlink_is_a_second_name_of_the_symlink(place: Place) -> No
 
 
 def test_a_folder_that_becomes_a_symlink_is_no_longer_entered(place: Place) -> None:
-    """The open folder of an earlier command must not be used for a path that means another one now."""
+    """The open folder of an earlier command must not be used for a path that now means another folder."""
     stream = complete(
         folder(b"a"), made.file(b"a/one", b"1"), rename(b"a", b"b"), made.symlink(b"a", b"../within"), made.file(b"a/two", b"2")
     )
@@ -226,7 +226,7 @@ def test_data_beyond_the_end_of_a_file_is_not_cloned_as_a_hole(place: Place) -> 
 
 
 def test_the_hosts_folder_of_snapshots_is_in_no_backup(place: Place) -> None:
-    """Each stream has it: it is made, gets times, or is made again. A folder with files in it is a user's."""
+    """Each stream has it: the folder is created, gets times, or is created again. A folder with files in it belongs to a user."""
     own, times = b".btrkeep-source", ((11, struct.pack("<qI", 5, 6)), (10, struct.pack("<qI", 7, 8)))
     touched = made.command(20, (15, own), *times)
     first = place.apply(complete(folder(b"o257-7-0"), rename(b"o257-7-0", own), touched, made.command(20, (15, b""), *times)))

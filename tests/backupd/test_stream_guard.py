@@ -37,7 +37,7 @@ def passed(stream: bytes, parent: str | None = None, cuts: list[int] | None = No
 
 
 def clone(uuid: str, checksum: int | None = None) -> bytes:
-    """A command that takes a part of a file of that subvolume, with its right checksum, or another one."""
+    """Returns a command that clones a part of a file of that subvolume, with its right checksum, or another one."""
     content = attribute(18, bytes(8)) + attribute(24, b"1" * 8) + attribute(15, b"o1") + attribute(20, UUID(uuid).bytes)
     content += attribute(21, bytes(8)) + attribute(22, UUID(uuid).bytes) + attribute(23, bytes(8))
     right = crc32c(struct.pack("<IHI", len(content), 16, 0) + content)
@@ -64,7 +64,7 @@ def test_it_does_not_matter_in_which_pieces_a_stream_comes(cuts: list[int]) -> N
 
 @given(cuts=st.lists(st.integers(0, 41000), max_size=6))
 def test_a_parent_that_has_another_mark_here_is_named_by_it_wherever_the_stream_names_it(cuts: list[int]) -> None:
-    """The path of the file is the parent's UUID too, but must not be changed."""
+    """The path of the file equals the parent's UUID, too, but must not be changed."""
     head, rest = HEADER + subvolume(parent=PARENT), clone(PARENT) + FILES + clone(OURS) + clone(OTHER)
     out = passed(head + rest + END, PARENT, cuts, mark=OTHER)
     mine = clone(PARENT).replace(attribute(20, UUID(PARENT).bytes), attribute(20, UUID(OTHER).bytes))
@@ -116,7 +116,7 @@ def test_a_stream_without_its_end_is_not_whole() -> None:
 
 @pytest.mark.parametrize(("first", "number"), [(b"", 2), (subvolume(parent=PARENT), 16)], ids=["the first one", "a clone"])
 def test_a_command_that_is_to_be_changed_is_refused_by_its_length_before_it_is_kept(first: bytes, number: int) -> None:
-    """It is kept until all of it is there: if it came by single bytes, the work would grow with the square of its length."""
+    """It is stored until it is complete: if it arrived in single bytes, the work would grow with the square of its length."""
     guard = StreamGuard(OURS, PARENT, b"backup", 1, OTHER)
     with pytest.raises(BadStream):
         list(guard.filter(HEADER + first + struct.pack("<IHI", 1 << 20, number, 0)))

@@ -115,7 +115,7 @@ def test_when_two_of_four_end_the_others_take_their_share_and_the_total_stays_at
 
 @pytest.mark.alone
 def test_two_processes_that_each_prepare_the_bucket_share_one_budget(bed: Bed) -> None:
-    """The night and a `run HOST` beside it, the second joining half a second later."""
+    """The night and a `run HOST` beside it, which starts half a second later."""
     source = bed.source(4 * MB)
     code = (
         "import sys, subprocess; from pathlib import Path\n"
@@ -185,7 +185,7 @@ def test_every_byte_passes_in_both_directions(bed: Bed) -> None:
 
 
 def echo(feeder: subprocess.Popen[bytes], data: bytes, out: socket.socket) -> bytes:
-    """Feed all of `data` without ever waiting for room, and read all that comes back."""
+    """Feeds all of `data` without ever waiting for space, and reads all output."""
     answer, rest = bytearray(), memoryview(data)
     assert feeder.stdin
     while rest:
@@ -248,7 +248,7 @@ def test_the_remote_shells_exit_status_is_the_relays(bed: Bed, shell: list[str],
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [255, 127, 42])
 def test_rsync_ends_with_the_remote_shells_status_every_time(bed: Bed, status: int) -> None:
-    """Bare, it is rsync's own 12 instead whenever rsync sees the output's end before the status is to be had."""
+    """Without the relay, it is rsync's own 12 whenever rsync sees the end of the output before the status is available."""
     shell, bucket, source = ["sh", "-c", f"exit {status}"], bed.bucket(HUGE), bed.source(10)
     assert [bed.pull(source, "copy", [bucket], shell).wait(PATIENCE) for _ in range(15)] == [status] * 15
 

@@ -13,7 +13,7 @@ DEEP = 900
 
 @pytest.fixture
 def deep(tmp_path: Path) -> Path:
-    """A backup of /srv whose folders are called srv, one in the other, with a file in the first."""
+    """A backup of /srv with nested folders called srv, and a file in the first."""
     (tmp_path / "data" / "srv").mkdir(parents=True)
     (tmp_path / "data" / "srv" / "file").touch()
     fd = os.open(tmp_path / "data" / "srv", os.O_RDONLY)
@@ -28,7 +28,7 @@ def deep(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_folders_that_take_too_long_to_count_are_reported_as_not_counted(deep: Path) -> None:
-    """Each beginning of such a path could be the folder that the host means, and to check one, the whole path is walked."""
+    """Each start of such a path could be the folder that the host means, and checking one requires walking the whole path."""
     hostile = [b"/srv" * DEEP + b"/x%d" % number for number in range(3000)]
     asked = 0
 

@@ -1,4 +1,4 @@
-"""What becomes of a source path and of the whole backup: the rules one by one."""
+"""The results of a source path and of the whole backup: the rules one by one."""
 
 import itertools
 from collections.abc import Mapping
@@ -91,7 +91,9 @@ def test_a_path_that_is_too_long_for_rsync_is_one_file_that_could_not_be_read() 
 
 
 def test_an_unknown_message_of_rsync_counts_as_one_missed_file_and_is_quoted() -> None:
-    """Only with the status that something was not transferred, only without a better one, and never what a host prints before."""
+    """Only with the status for files that were not transferred, only without a better message, and never the output of a host
+    before it.
+    """
     strange = "strange trouble with srv/x"
     messages = Messages(answered=True)
     messages.feed(f"{strange}\n{CODE_23}\n".encode())

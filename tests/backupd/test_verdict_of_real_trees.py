@@ -1,4 +1,4 @@
-"""What becomes of a source path on trees that real rsyncs meet."""
+"""The result of a source path with trees that real rsyncs transfer."""
 
 import os
 from pathlib import Path

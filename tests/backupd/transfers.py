@@ -1,4 +1,4 @@
-"""Transfers through the relay for test_throttle.py, and what can be seen of them from outside: in /proc and on the clock."""
+"""Transfers through the relay for test_throttle.py, and their observation from outside: in /proc and on the clock."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ PATIENCE = 20.0  # seconds for what takes two at most on a quiet machine; shorte
 
 
 def parents() -> dict[int, int]:
-    """Every living process's parent (zombies have ended)."""
+    """Returns the parent of each living process (zombies have ended)."""
     by_name = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -36,7 +36,7 @@ def parents() -> dict[int, int]:
 
 
 def descendants(root: int) -> list[int]:
-    """The processes below `root`, nearest first."""
+    """Returns the processes below `root`, nearest first."""
     tree, numbers = parents(), [root]
     for pid in numbers:
         numbers.extend(child for child, parent in tree.items() if parent == pid)
@@ -44,7 +44,7 @@ def descendants(root: int) -> list[int]:
 
 
 def command_line(pid: int) -> list[str]:
-    """The arguments of a process; empty after its end."""
+    """Returns the arguments of a process; empty after its end."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
     except (FileNotFoundError, ProcessLookupError):
@@ -56,14 +56,14 @@ def is_relay(pid: int) -> bool:
 
 
 def receivers(pid: int) -> list[int]:
-    """The processes of this rsync itself on this side: until its receiver is forked one, then two."""
+    """Returns the processes of this rsync on this side: one until its receiver is forked, then two."""
     return [
         each for each in (pid, *descendants(pid)) if command_line(each)[:1] == ["rsync"] and "--server" not in command_line(each)
     ]
 
 
 def bytes_read(pids: Sequence[int]) -> int:
-    """What the one of these that reads most has read so far, as the kernel counts: the receiver, from its socket."""
+    """Returns the bytes read so far by the one of these that reads most, as the kernel counts: the receiver, from its socket."""
     counts = [0]
     for pid in pids:
         try:
@@ -74,7 +74,7 @@ def bytes_read(pids: Sequence[int]) -> int:
 
 
 def wait_until(true: Callable[[], object], seconds: float) -> float:
-    """How long it took until `true()`; fails after `seconds`."""
+    """Returns how long it took until `true()`; fails after `seconds`."""
     start = time.monotonic()
     while not true():
         assert time.monotonic() - start < seconds, "it did not happen in time"
@@ -100,7 +100,7 @@ class Bed:
     def pull(
         self, source: Path, name: str, buckets: Sequence[Bucket], shell: Sequence[str] = (), host: str = "peer"
     ) -> subprocess.Popen[bytes]:
-        """Start fetching `source`, as `name`, through `shell` (from this machine without one) within `buckets`."""
+        """Starts to fetch `source`, as `name`, through `shell` (without it from this machine) within `buckets`."""
         options = ["-a", "--inplace", "--no-whole-file", "-e", shell_words(relay_command(buckets, shell))]
         command = ["rsync", *options, f"{host}:{source}", str(self.folder / name)]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, process_group=0)
@@ -117,14 +117,14 @@ class Bed:
         self.running.clear()
 
     def begin_anew(self) -> None:
-        """For the next try of a measurement."""
+        """Prepares another attempt of a measurement."""
         self.end()
         shutil.rmtree(self.folder)
         self.folder.mkdir()
 
 
 def seconds_to_end(processes: Sequence[subprocess.Popen[bytes]]) -> list[float]:
-    """When each ended, counted from now; every one of them must succeed."""
+    """Returns when each ended, counted from now; all of them must succeed."""
     start = time.monotonic()
     ended: dict[int, float] = {}
     while len(ended) < len(processes):
@@ -137,12 +137,12 @@ def seconds_to_end(processes: Sequence[subprocess.Popen[bytes]]) -> list[float]:
 
 
 def keeps_to(speed: float, rate: float) -> bool:
-    """Whether that is the rate: nothing makes a transfer faster, and a busy machine makes it slower."""
+    """Returns True if that is the rate: nothing makes a transfer faster, and a busy machine makes it slower."""
     return 0.4 * rate / _slowness() < speed < 1.2 * rate
 
 
 def _slowness() -> float:
-    """How many times as long as on a quiet machine a tenth of a second of work takes now."""
+    """Returns how many times longer than on a quiet machine a tenth of a second of work takes now."""
     begun, worked = time.monotonic(), time.process_time()
     while time.process_time() - worked < 0.1:
         pass
@@ -150,12 +150,12 @@ def _slowness() -> float:
 
 
 def under_way(pull: subprocess.Popen[bytes]) -> bool:
-    """Whether file data has arrived: the allowed burst and the file list lie behind it."""
+    """Returns True if file data has arrived: the allowed burst and the file list are over."""
     return bytes_read(receivers(pull.pid)) > 150_000
 
 
 def speeds(pulls: Sequence[subprocess.Popen[bytes]], seconds: float) -> list[float]:
-    """Bytes per second that each of these receives from now on, measured for `seconds`."""
+    """Returns the bytes per second that each of these receives from now on, measured for `seconds`."""
     sides = [receivers(pull.pid) for pull in pulls]
     before = [(time.monotonic(), bytes_read(pids)) for pids in sides]
     time.sleep(seconds)
@@ -164,7 +164,7 @@ def speeds(pulls: Sequence[subprocess.Popen[bytes]], seconds: float) -> list[flo
 
 
 def family(pull: subprocess.Popen[bytes]) -> tuple[int, list[int]]:
-    """A transfer in full flight: its relay, and all processes below rsync (receiver, relay, remote shell, sender)."""
+    """A transfer in progress: its relay, and all processes below rsync (receiver, relay, remote shell, sender)."""
     wait_until(lambda: under_way(pull), PATIENCE)
     below = descendants(pull.pid)
     [through] = [pid for pid in below if is_relay(pid)]
@@ -190,7 +190,7 @@ class Peer:
         return b"".join(iter(lambda: self.out.recv(1 << 20), b""))
 
     def child(self) -> int:
-        """The remote shell's process id, once it runs the command given to the relay."""
+        """Returns the remote shell's process id, as soon as it runs the command given to the relay."""
         numbers = list[int]()
 
         def is_started() -> bool:

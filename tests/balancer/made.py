@@ -1,4 +1,4 @@
-"""Plans, steps and reports made up for tests of how they are shown."""
+"""Invented plans, steps and reports for tests of their display."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ def numbers(**fields: Any) -> SpaceNumbers:
 
 
 def planned(number: int, used: int, seconds: float = 10.0, *, is_within: bool = True, **fields: Any) -> PlannedBlockGroup:
-    """The block group `number`, of which `used` bytes would move; its other numbers are as large as they come."""
+    """Returns the block group `number`, of which `used` bytes would move; its other numbers are as large as possible."""
     made = PlannedBlockGroup(
         number=number + 1,
         vaddr=46_000_000_000_000 + number * GIB,

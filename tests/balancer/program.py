@@ -21,7 +21,7 @@ def balancer(*words: str | Path, check: bool = True, **env: str) -> subprocess.C
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A data block group as python-btrfs's example sees it, and what else can be counted by the same items."""
+    """A data block group as python-btrfs's example reads it, with further counts from the same items."""
 
     vaddr: int
     length: int
@@ -39,7 +39,7 @@ class Seen:
 
 
 def score_of(free: Iterable[Span], group_length: int) -> float:
-    """The sum, one free extent after the other, by the formula as it is published."""
+    """Returns the sum, one free extent after the other, by the published formula."""
     top, total = math.log2(group_length), 0.0
     for _, length in free:
         total += 1 - abs((math.log2(length) - (top + 11) / 2) / ((top - 11) / 2))
@@ -47,7 +47,7 @@ def score_of(free: Iterable[Span], group_length: int) -> float:
 
 
 def joined(free: Iterable[Span]) -> list[int]:
-    """The lengths of runs, of which neighbours that touch are one."""
+    """Returns the lengths of runs; adjacent runs count as one."""
     runs: list[list[int]] = []
     for vaddr, length in free:
         if runs and runs[-1][1] == vaddr:
@@ -58,7 +58,7 @@ def joined(free: Iterable[Span]) -> list[int]:
 
 
 def histogram(lengths: Iterable[int]) -> list[dict[str, int]]:
-    """As our JSON has it, counted one by one."""
+    """Returns the histogram in the form of our JSON, counted one by one."""
     by_name: dict[int, list[int]] = {}
     for length in lengths:
         by_name.setdefault(length.bit_length() - 1, []).append(length)
@@ -70,7 +70,7 @@ def histogram(lengths: Iterable[int]) -> list[dict[str, int]]:
 
 
 def theirs(mount: Path) -> dict[int, Seen]:
-    """Every data block group by python-btrfs, an object for each item, in the way of its example."""
+    """Returns each data block group by python-btrfs, an object for each item, like its example."""
     with btrfs.FileSystem(str(mount)) as filesystem:
         has_tree = _has_free_space_tree(filesystem)
         return {

@@ -13,7 +13,7 @@ SECTOR = 4096
 
 @given(st.lists(st.booleans(), min_size=7, max_size=300), st.integers(1, 7))
 def test_a_cell_is_as_full_as_its_sectors_are(used: list[bool], cells: int) -> None:
-    """Cells end at sectors here; the block group begins somewhere, and free sectors beside each other are so many extents."""
+    """Cells end at sectors here; the block group starts at any address, and adjacent free sectors form one extent."""
     used = used[: len(used) // cells * cells]
     start = 13 << 20
     free = [number for number, is_true in enumerate(used) if not is_true]

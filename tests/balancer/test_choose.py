@@ -17,7 +17,9 @@ NONE = Floors(0, 0, 0)
 
 
 def groups(*rows: tuple[int, int, float], largest: int = 0) -> DataBlockGroups:
-    """Of (length, used, score), one after the other from 1 GiB on; the largest free extent of each has `largest` bytes."""
+    """Returns block groups of (length, used, score), adjacent from 1 GiB on; the largest free extent of each has
+    `largest` bytes.
+    """
     length, used, score = (np.array(column) for column in zip(*rows, strict=True)) if rows else (np.zeros(0),) * 3
     length, used, score = length.astype(np.uint64), used.astype(np.uint64), score.astype(np.float64)
     vaddr = np.uint64(GIB) + np.cumsum(length) - length
@@ -42,7 +44,7 @@ FACTS = groups(
 
 
 def test_the_block_groups_that_the_policies_are_known_by() -> None:
-    """Least used first began with the hole; by benefit the 8 MiB come second unless a floor is there."""
+    """Least used first starts with the hole; by benefit the 8 MiB come second unless there is a lower limit."""
     assert order(FACTS)[:3] == [1, 3, 2]
     assert order(FACTS, "score")[:2] == [1, 2]
     assert order(FACTS, "usage")[:2] == [0, 1]
@@ -107,7 +109,7 @@ def test_what_was_set_aside_is_not_chosen_again() -> None:
 
 
 def test_data_has_to_fit_somewhere() -> None:
-    """Two block groups: the only free space is in the other one and unallocated."""
+    """Two block groups: the only free space is in the other one, or unallocated."""
     two = groups((GIB, 600 * MIB, 300.0), (GIB, 800 * MIB, 300.0))
     assert order(two) == [0, 1]
     assert order(two, unallocated=0) == []

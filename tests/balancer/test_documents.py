@@ -1,4 +1,4 @@
-"""What the manual page, the page about free space and its picture say is what the program does."""
+"""The manual page, the page about free space and its picture describe what the program does."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""`btrfs-balancer history`: what of the catalogue it shows, how it looks, and that nothing of it is made up."""
+"""`btrfs-balancer history`: the data of the catalogue that it shows, their form, and that nothing is invented."""
 
 import itertools
 import json
@@ -148,7 +148,7 @@ def nights(mount: Path) -> Nights:
 
 
 def on_a_terminal(columns: int, *words: str | Path, **env: str) -> list[str]:
-    """The lines that our command writes to a terminal so wide."""
+    """Returns the lines that our command writes to a terminal of that width."""
     master, slave = pty.openpty()
     environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "LINES")}
     environment |= {"PYTHONPATH": str(TOP), "COLUMNS": str(columns), "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **env}

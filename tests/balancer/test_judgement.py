@@ -9,7 +9,7 @@ GIB = 1 << 30
 
 
 def sizes(**count: int) -> Array:
-    """`sizes(k12=4096)`: that many bytes in free extents of 2**12 and more."""
+    """Returns free bytes by size class: `sizes(k12=4096)` has that many bytes in free extents of 2**12 and more."""
     histogram = np.zeros(SIZES, np.int64)
     for name, size in count.items():
         histogram[int(name[1:])] = size
@@ -17,7 +17,7 @@ def sizes(**count: int) -> Array:
 
 
 def judgement_of(groups: list[tuple[float, float]], **count: int) -> str:
-    """The judgement of block groups of (score, used GiB)."""
+    """Returns the judgement of block groups of (score, used GiB)."""
     return judgement(np.array([score for score, _ in groups]), used(groups), sizes(**count))
 
 

@@ -1,4 +1,4 @@
-"""The cost model: that it learns, that it is not misled, and that its least squares are the least."""
+"""The cost model: it learns, it is not misled, and its least squares are the minimum."""
 
 import random
 from dataclasses import astuple
@@ -18,7 +18,7 @@ OTHER = Model(Rates(2e6, 0.03, 0.0, 300.0, 5000.0, 10_000.0), Rates(0.3, 6e-9, 0
 
 
 def steps(count: int, model: Model = OTHER, seed: int = 1, noise: float = 0.0) -> list[MeasuredBalance]:
-    """What block groups of all kinds take by this model."""
+    """Returns the cost of block groups of all kinds by this model."""
     rng, measured_balances = random.Random(seed), []
     for _ in range(count):
         moved, extents = rng.randrange(10 * MIB, 1000 * MIB), int(2 ** rng.uniform(0, 14))
@@ -32,7 +32,7 @@ def steps(count: int, model: Model = OTHER, seed: int = 1, noise: float = 0.0) -
 
 
 def worst(model: Model, measured_balances: list[MeasuredBalance]) -> float:
-    """The largest relative error of the estimates of metadata and seconds."""
+    """Returns the largest relative error of the estimates of metadata and seconds."""
     off = []
     for step in measured_balances:
         estimate = model.estimate(Cost(step.extents, step.references, step.moved, 0))
@@ -115,7 +115,7 @@ def test_no_rate_is_below_zero_whatever_was_measured(measured_balances: list[Mea
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 12))
 @settings(max_examples=examples(60), deadline=None)
 def test_no_other_rates_above_zero_come_nearer(seed: int, columns: int, count: int) -> None:
-    """The conditions of Karush, Kuhn and Tucker: no rate can be moved to where it is allowed to be and make the error smaller."""
+    """The conditions of Karush, Kuhn and Tucker: no rate can be changed within its bounds so that the error becomes smaller."""
     rng = np.random.default_rng(seed)
     features, took = rng.normal(size=(count, columns)), rng.normal(size=count)
     result = non_negative(features, took)

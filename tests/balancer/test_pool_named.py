@@ -1,4 +1,4 @@
-"""A pool's name is replaced by its mount point, and missing options by its [balance]."""
+"""A pool's name stands for its mount point, and missing options have the values of its [balance]."""
 
 import json
 from datetime import UTC, datetime

@@ -1,4 +1,6 @@
-"""What `score --record` and a run of balances put into a pool's catalogue. Rows are read with sqlite3, btrfs by python-btrfs."""
+"""The rows that `score --record` and a run of balances write into a pool's catalogue. Rows are read with sqlite3, btrfs by
+python-btrfs.
+"""
 
 import json
 import logging
@@ -60,7 +62,7 @@ def nights(shared_btrfs: Path) -> Nights:
 
 @pytest.fixture
 def etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder instead of that of this machine's configurations."""
+    """An empty folder instead of this machine's folder of configurations."""
     folder = tmp_path / "etc"
     folder.mkdir()
     monkeypatch.setattr(reading, "FOLDER", folder)
@@ -207,12 +209,12 @@ def test_recording_where_there_is_no_catalogue_is_a_wrong_word_with_a_hint(night
 
 
 def scored(nights: Nights) -> Result:
-    """`score --record` within this process."""
+    """Runs `score --record` within this process."""
     return CliRunner().invoke(score.command, [str(nights.source), "--record", "--config", str(nights.config)])
 
 
 def is_told_and_scored(result: Result, words: str) -> bool:
-    """Whether the scores were shown, and of the catalogue one line and a hint."""
+    """Returns True if the scores were shown, and one line and a hint about the catalogue."""
     error, hint = result.stderr.splitlines()
     is_true = error.startswith("error: the scores are not recorded: ") and words in error and hint.startswith("hint: ")
     return is_true and "SCORE" in result.stdout and result.return_value == 1
@@ -220,7 +222,7 @@ def is_told_and_scored(result: Result, words: str) -> bool:
 
 @pytest.fixture
 def runner_gives_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """click's runner runs commands as programs, which drop the return value; here it is checked at the edge."""
+    """Makes click's runner return the return value of a command, which it ignores."""
     invoke = CliRunner.invoke
 
     def keep(self: CliRunner, *words: Any, **named: Any) -> Result:
@@ -284,7 +286,7 @@ def test_a_rebuilt_catalogue_has_all_scores_and_balances_still(nights: Nights) -
 
 
 def test_what_finds_the_catalogue_imports_none_until_there_is_one() -> None:
-    """`plan` and `run` look for it at every filesystem."""
+    """`plan` and `run` search for a catalogue of every filesystem."""
     script = "import sys, balancer.balance_history, balancer.balance_history; print(*sys.modules)"
     output = work(sys.executable, "-c", script, cwd=TOP).stdout
     assert "balancer.run_types" in output.split()

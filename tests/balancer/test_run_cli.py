@@ -1,4 +1,4 @@
-"""How plans and runs are shown, and what the options of `plan` and `run` mean. No btrfs is needed here."""
+"""How plans and runs are shown, and the meaning of the options of `plan` and `run`. No btrfs is needed."""
 
 import io
 import json
@@ -477,7 +477,7 @@ def test_the_page_names_every_ending_every_outcome_and_every_option_that_decides
 
 
 def test_no_flag_is_false_when_given() -> None:
-    """click 8.3.0 also uses flag_value=False as the default: a run then never waited for backups, with --no-yield or without it."""
+    """click 8.3.0 also uses flag_value=False as the default: then a run never waited for backups, with or without --no-yield."""
     options = [param for param in run_command.params if isinstance(param, click.Option) and param.is_flag]
     assert [option.name for option in options if option.flag_value is False] == []
     for words, yields in (([], True), (["--no-yield"], False)):

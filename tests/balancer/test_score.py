@@ -121,7 +121,7 @@ def test_what_is_added_up_in_batches_is_what_one_at_a_time_gives(filesystem: tup
 
 @given(filesystems())
 def test_where_batches_end_makes_no_difference_to_the_last_bit(filesystem: tuple[list[Span], list[Span], list[int]]) -> None:
-    """Else a score beside a whole number would be printed as another one than python-btrfs prints."""
+    """Otherwise a score near a whole number could be printed differently from python-btrfs."""
     groups, free, cuts = filesystem
     assert tallied(groups, free, cuts).score.tolist() == tallied(groups, free, []).score.tolist()
 
@@ -135,7 +135,7 @@ def test_scores_are_added_in_the_order_of_addresses_as_python_btrfs_adds_them() 
 
 
 def test_free_is_no_more_than_the_block_group_when_the_tree_changed_meanwhile() -> None:
-    """An extent that was seen before it became bitmaps, and then the bitmaps: `used` must not fall below zero."""
+    """An extent that was read before it became bitmaps, and then the bitmaps: `used` must not become negative."""
     free_extents = tallied([(0, 8 * MIB)], [(0, 8 * MIB), (4 * MIB, MIB)], [1])
     assert free_extents.free.tolist() == [8 * MIB]
     assert free_extents.largest.tolist() == [8 * MIB]
@@ -172,7 +172,7 @@ def test_benefit_is_the_score_for_each_gib_that_moves() -> None:
 
 
 def peak(batches: int) -> int:
-    """Peak of bytes while that many batches of free extents are added."""
+    """Returns the peak of bytes while that many batches of free extents are added."""
     tally = FreeSpaceTally(u64([0]), u64([1 << 40]))
     each = np.arange(5000, dtype=np.uint64) * 8192
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""Why a run ends or waits: the table of rules, fact by fact."""
+"""Why a run ends or waits: the table of rules, for each fact."""
 
 import signal
 from dataclasses import replace
@@ -150,7 +150,7 @@ def test_what_became_of_the_last_block_groups_may_end_it(steps: list[StepDone], 
 
 
 def freeing(*freed: int) -> list[StepDone]:
-    """Steps that each lower the score, and free that many GiB."""
+    """Returns steps that each lower the score, and free that many GiB."""
     return [step(BalanceOutcome.DONE, gained=5.0, freed=number * GIB) for number in freed]
 
 

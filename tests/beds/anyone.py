@@ -1,4 +1,4 @@
-"""Our code and its interpreter where every user can read them.
+"""Makes our code and its interpreter readable for all users.
 
 A checkout below a home of mode 0700, or made with a umask of 077, is its owner's alone. What runs without rights in a test then
 gets a copy of the code, and sees the environment, which is large, through a mount in the session's folder.
@@ -26,7 +26,9 @@ class Readable:
     top: Path
 
     def run_as(self, user: int, *words: str | Path) -> tuple[str | Path, ...]:
-        """The words that run `python WORDS` as a user with the group of the same number and no rights; see `environment`."""
+        """Returns the words that run `python WORDS` as a user with the group of the same number and no rights; see
+        `environment`.
+        """
         return (*without_rights(user), self.python, *words)
 
     @property
@@ -42,7 +44,7 @@ _found: list[Readable] = []
 
 
 def readable() -> Readable:
-    """The checkout itself if every user can read it; otherwise a copy in the session's folder, until `close`."""
+    """Returns the checkout itself if every user can read it; otherwise a copy in the session's folder, until `close`."""
     if not _found:
         here = Readable(Path(sys.executable), TOP)
         _found.append(here if _is_everybodys(here) else _brought())

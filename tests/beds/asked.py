@@ -1,4 +1,4 @@
-"""The root service in the test's own process, asked by root also where the tests run as another user."""
+"""The root service in the test's own process, with requests of root even if the tests run as another user."""
 
 import os
 import socket
@@ -14,7 +14,9 @@ from btrkeep.serving.server import Peer, peer_of
 
 @contextmanager
 def asked_by_root() -> Iterator[None]:
-    """Only root may ask without a session. Until the end our own user counts as root; for root nothing is replaced."""
+    """Lets our own user count as root until the end, because only root may send requests without a session; for root nothing is
+    replaced.
+    """
 
     def root_of(connection: socket.socket) -> Peer:
         peer = peer_of(connection)

@@ -32,7 +32,9 @@ def many(number: int) -> Iterable[int]:
 
 @attack
 class Honest(Sender):
-    """No attack: a folder, a file with content and a symbolic link, so that what the others add is known to be what does it."""
+    """No attack: a folder, a file with content and a symbolic link, so that only the addition of the other attacks can be the
+    cause.
+    """
 
     def listed(self) -> Iterable[Listed]:
         yield Listed(self.below(b"file"), size=len(self.content))
@@ -81,7 +83,7 @@ class Beside(Outside):
 
 @attack
 class Record(Outside):
-    """The backup's own record, one folder above the data."""
+    """The backup's own record, which is one folder above the data."""
 
     name = b"../backup.json"
 
@@ -196,7 +198,7 @@ class Setuid(Sender):
 
 @attack
 class OddModes(Sender):
-    """A kind of file that there is not."""
+    """A type of file that does not exist."""
 
     def listed(self) -> Iterable[Listed]:
         yield Listed(self.below(b"odd"), 0o150000 | 0o644)
@@ -250,7 +252,7 @@ class EndlessDelta(Sender):
 
 @attack
 class EndlessBlocks(Sender):
-    """The same of a file that is there already: four bytes from the host for each block of it that is written once more.
+    """The same for a file that already exists: four bytes from the host for each block of it that is written again.
 
     The file is there when the host was honest before; its size differs, or rsync would not ask for it.
     """
@@ -265,7 +267,7 @@ class EndlessBlocks(Sender):
 
 @attack
 class HugeSizes(Sender):
-    """Files that say to have 2 to the power of 62 bytes and more, and have a few."""
+    """Files with a claimed size of 2 to the power of 62 bytes and more, and a few bytes of data."""
 
     def listed(self) -> Iterable[Listed]:
         for power in (41, 62):
@@ -312,7 +314,7 @@ class ManyAttributes(Sender):
 
 @attack
 class EndlessList(Sender):
-    """Names of 3,900 bytes without end: nothing is made of them before the list ends, and rsync keeps them all."""
+    """Names of 3,900 bytes without end: rsync makes no file before the list ends, and keeps all names in memory."""
 
     def listed(self) -> Iterable[Listed]:
         for number in itertools.count():
@@ -358,7 +360,7 @@ class Drip(Sender):
 
 @attack
 class HangsAtEnd(Honest):
-    """All was sent, and the connection stays open."""
+    """All data was sent, but the connection stays open."""
 
     def after_all(self) -> None:
         time.sleep(100_000)

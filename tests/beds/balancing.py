@@ -62,7 +62,9 @@ EVENTS = {
 
 
 def churn(point: Path, files: int, snapshots: int, seed: int = 5) -> None:
-    """Small files beside each other, of which every second one goes, and snapshots of the rest: many fragments and references."""
+    """Makes adjacent small files, of which every second one is deleted, and snapshots of the rest: many fragments and
+    references.
+    """
     volume, rng = point / "volume", random.Random(seed)
     work("btrfs", "-q", "subvolume", "create", volume)
     noise = rng.randbytes(512 * KIB)
@@ -82,7 +84,7 @@ def churn(point: Path, files: int, snapshots: int, seed: int = 5) -> None:
 
 @contextmanager
 def checked_bed() -> Iterator[Path]:
-    """A filesystem that the btrfs program checks in the end."""
+    """Yields a filesystem that the btrfs program checks at the end."""
     point = btrfs.make(size="900M", mkfs=("-m", "single"))
     yield point
     work("btrfs", "scrub", "start", "-B", point)
@@ -94,7 +96,7 @@ def checked_bed() -> Iterator[Path]:
 
 
 def fragmented(point: Path) -> Path:
-    """The same with two fragmented block groups at least, with many references: to balance the first takes tenths of a second."""
+    """The same with at least two fragmented block groups, with many references: balancing the first takes tenths of a second."""
     if len(worth := planned(point)) < 2 or worth[0].used < 30 << 20:
         for path in btrfs.subvolumes_below(point, point):
             btrfs.delete_subvolume(path, point)
@@ -104,7 +106,7 @@ def fragmented(point: Path) -> Path:
 
 
 def cleaned(point: Path) -> bool:
-    """Whether the cleaner has finished; `btrfs subvolume sync` would not wake it."""
+    """Returns True if the cleaner has finished; `btrfs subvolume sync` would not wake it."""
     work("btrfs", "filesystem", "sync", point)
     return not work("btrfs", "subvolume", "list", "-d", point).stdout
 
@@ -117,24 +119,24 @@ def planned(point: Path, **settings: Any) -> list[PlannedBlockGroup]:
 
 
 def groups(point: Path) -> dict[int, tuple[int, int, int]]:
-    """vaddr: length, type, used; by python-btrfs."""
+    """Returns vaddr: length, type, used; by python-btrfs."""
     with python_btrfs.FileSystem(str(point)) as filesystem:
         result = [(chunk.vaddr, chunk.length, chunk.type) for chunk in filesystem.chunks()]
         return {vaddr: (length, kind, filesystem.block_group(vaddr, length).used) for vaddr, length, kind in result}
 
 
 def fullest(point: Path) -> int:
-    """The data block group of which most is used."""
+    """Returns the most used data block group."""
     return max((used, vaddr) for vaddr, (_, kind, used) in groups(point).items() if kind & DATA)[1]
 
 
 def checksum(point: Path) -> str:
-    """Of all files, but not of the snapshots, which share every block with them."""
+    """Returns a checksum of all files, but not of the snapshots, which share every block with them."""
     return work("sh", "-c", "find volume -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum", cwd=point).stdout
 
 
 def nothing_is_left(point: Path) -> None:
-    """By the btrfs program, by sysfs, and by what a power cut now would leave on the device."""
+    """Requires that no balance is left: by the btrfs program, by sysfs, and by the state of the device after a power cut now."""
     status = work("btrfs", "balance", "status", point, check=False)
     assert status.stdout.startswith("No balance found"), status.stdout
     uuid = work("findmnt", "-no", "UUID", point).stdout.strip()
@@ -145,7 +147,7 @@ def nothing_is_left(point: Path) -> None:
 
 
 def foreign(point: Path, vaddr: int) -> subprocess.Popen[str]:
-    """A running balance of another program."""
+    """Starts a balance of another program."""
     argv = ["btrfs", "balance", "start", f"-dvrange={vaddr}..{vaddr + 1}", str(point)]
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: exclusive_operation(point) == "balance", pause=0.005)
@@ -179,14 +181,14 @@ def start(point: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str], status: int = 0) -> list[Event]:
-    """Its output until its end."""
+    """Returns its output until its end."""
     out, err = process.communicate(timeout=60)
     assert process.returncode == status, out + err
     return [json.loads(line) for line in out.splitlines()]
 
 
 def until(process: subprocess.Popen[str], event: str) -> list[Event]:
-    """Its output until this event."""
+    """Returns its output until this event."""
     assert process.stdout is not None
     output: list[Event] = []
     for line in process.stdout:
@@ -232,7 +234,7 @@ class Teller:
 
 
 def signalling(function: Callable[..., Any], number: int, count: int, *, after: bool = False) -> Callable[..., Any]:
-    """The function, which sends its process a signal at its `count`th call."""
+    """Returns the function, which sends its process a signal at its `count`th call."""
     calls = 0
 
     def wrapped(*args: Any, **keys: Any) -> Any:
@@ -250,7 +252,7 @@ def signalling(function: Callable[..., Any], number: int, count: int, *, after: 
 
 
 def arm(when: str, number: int, count: int) -> None:
-    """Lets the signal come at that moment."""
+    """Makes the signal come at that moment."""
     if when in ("before", "after"):
         setattr(relocation, BALANCE, signalling(getattr(relocation, BALANCE), number, count, after=when == "after"))
     elif when == "look":

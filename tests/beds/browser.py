@@ -23,7 +23,7 @@ _LISTEN = (
 
 
 def why_not() -> str:
-    """The reason why tests cannot have a browser here, or ""."""
+    """Returns why tests cannot have a browser here, or ""."""
     return "" if os.access(CHROMIUM, os.X_OK) else f"{CHROMIUM} is not installed"
 
 
@@ -45,7 +45,7 @@ def _launched(playwright: Playwright) -> Browser:
 
 @dataclass
 class Noticed:
-    """What a browser's pages had to complain of, each as a line."""
+    """The problems that a browser's pages reported, each as a line."""
 
     violations: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -54,13 +54,13 @@ class Noticed:
     """Requests to any other server."""
 
     def nothing(self) -> None:
-        """Fails when there was anything."""
+        """Fails if there was a problem."""
         assert (self.violations, self.errors, self.dialogs, self.elsewhere) == ([], [], [], [])
 
 
 @contextmanager
 def visit(browser: Browser, url: str, **wishes: Any) -> Iterator[tuple[Page, Noticed]]:
-    """A page in a browser profile of its own, whose paths are below `url`; `wishes` are those of Playwright's new_context."""
+    """Yields a page in a separate browser profile, whose paths are below `url`; `wishes` are those of Playwright's new_context."""
     context = browser.new_context(**{"base_url": url, "viewport": LAPTOP, "locale": "en-GB", **wishes})
     try:
         context.set_default_timeout(PATIENCE)
@@ -92,7 +92,7 @@ def _is_ours(asked: str, url: str) -> bool:
 
 
 def log_in(page: Page, name: str, password: str) -> None:
-    """By the form, as a person does: the one that a page led to, if it did."""
+    """Logs in with the form, which another page may have led to."""
     if "/login" not in page.url:
         page.goto("/login")
     page.get_by_label("Name", exact=True).fill(name)
@@ -101,6 +101,6 @@ def log_in(page: Page, name: str, password: str) -> None:
 
 
 def enter(page: Page, url: str, cookie: str) -> None:
-    """As who is logged in already: `cookie` is a Cookie header's text."""
+    """Sets the cookie of a user who is already logged in: `cookie` is a Cookie header's text."""
     name, _, value = cookie.partition("=")
     page.context.add_cookies([{"name": name, "value": value, "url": url}])

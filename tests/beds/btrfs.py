@@ -1,4 +1,4 @@
-"""Real btrfs on loop devices, on sparse images of the session's own."""
+"""Real btrfs on loop devices, on sparse images of the session."""
 
 import contextlib
 import errno
@@ -29,7 +29,7 @@ _WITH_BLOCK_GROUP_TREE = Path(__file__).resolve().parents[1] / "btrfs" / "golden
 
 @functools.cache
 def why_not() -> str:
-    """The reason why tests cannot have a btrfs on this machine, or "". It tries to make one."""
+    """Returns why tests cannot have a btrfs on this machine, or "". It tries to make one."""
     if os.geteuid() != 0:
         return "no root"
     missing = [name for name in ("mkfs.btrfs", "losetup", "mount") if not shutil.which(name)]
@@ -66,7 +66,9 @@ def make(size: str = "2G", devices: int = 1, mkfs: Sequence[str] = (), options: 
 
 
 def make_with_block_group_tree(size: str = "700M") -> Path:
-    """The same, of an image that mkfs.btrfs 6.14 made: that of Debian 12 cannot (tests/btrfs/test_treescan_trees.py says more)."""
+    """The same, from an image that mkfs.btrfs 6.14 made: the version of Debian 12 cannot (tests/btrfs/test_treescan_trees.py has
+    details).
+    """
     if not Path("/sys/fs/btrfs/features/block_group_tree").exists():
         pytest.skip("this kernel knows no block group tree")
     room = parse_size(size)
@@ -92,7 +94,7 @@ def _sparse(image: Path, size: int) -> Path:
 
 
 def attach(image: Path) -> str:
-    """A loop device on an image. Parallel sessions may take the same free one: then it tries again.
+    """Attaches a loop device to an image. Parallel sessions may take the same free device: then it tries again.
 
     Skips the test if none is allowed here: fixtures that make their own filesystem have no marker.
     """
@@ -130,7 +132,7 @@ def _path_of(fd: int, id_: int, parents: Mapping[int, tuple[int, bytes]]) -> byt
 
 
 def delete_subvolume(top: Path, point: Path) -> None:
-    """Deletes a subvolume with all that are in it, read-only ones too."""
+    """Deletes a subvolume with all subvolumes in it, including read-only ones."""
     set_flags, snap_destroy = 0x4008941A, 0x5000940F  # linux/btrfs.h: BTRFS_IOC_SUBVOL_SETFLAGS, BTRFS_IOC_SNAP_DESTROY
     doomed = [*subvolumes_below(top, point), top]
     for holder in {parent for path in doomed for parent in path.parents}.intersection(doomed):
@@ -149,7 +151,9 @@ def _ioctl(path: Path, number: int, argument: bytes) -> None:
 
 
 def devices_of(point: Path) -> list[str]:
-    """The loop devices of the bed mounted at `point`, for tests that unmount it and mount it again: `mount DEVICE POINT`."""
+    """Returns the loop devices of the bed mounted at `point`, for tests that unmount it and mount it again: `mount
+    DEVICE POINT`.
+    """
     return session.loops_below(point.parent)
 
 
@@ -199,13 +203,13 @@ def remount(point: Path, options: str) -> None:
 
 
 def simple_quotas(point: Path) -> None:
-    """`btrfs quota enable --simple`, which the btrfs-progs of Debian 12 do not know. Raises OSError where the kernel does not."""
+    """Does the same as `btrfs quota enable --simple`, which Debian 12 lacks. Raises OSError if the kernel has no simple quotas."""
     quota_ctl, enable_simple_quota = 0xC0109428, 4  # btrfs.h: BTRFS_IOC_QUOTA_CTL, BTRFS_QUOTA_CTL_ENABLE_SIMPLE_QUOTA
     _ioctl(point, quota_ctl, struct.pack("=QQ", enable_simple_quota, 0))
 
 
 def fill(point: Path, into: Path) -> None:
-    """Fills the filesystem from within a read-only subvolume, until there is no room for a file of one byte."""
+    """Fills the filesystem from within a read-only subvolume, until there is no space for a file of one byte."""
     work("btrfs", "property", "set", "-f", "-ts", into, "ro", "false")
     with (into / "ballast").open("wb") as file:
         for step in (16 * MIB, MIB, 4096):
@@ -222,7 +226,7 @@ def fill(point: Path, into: Path) -> None:
 
 
 def fill_metadata(point: Path) -> None:
-    """Leaves no room for metadata, until no empty file can be made; all that is unallocated is given to data first."""
+    """Fills metadata until no empty file can be made; all unallocated space is given to data first."""
     (point / "small").mkdir()
     (point / "large").touch()
     with (point / "ballast").open("wb") as file, contextlib.suppress(OSError):
@@ -248,7 +252,7 @@ def fill_metadata(point: Path) -> None:
 
 
 def makes(path: Path) -> bool:
-    """Whether an empty file could be made there. It goes again."""
+    """Returns True if an empty file could be made there. It is deleted again."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
     except OSError as error:
@@ -260,7 +264,7 @@ def makes(path: Path) -> bool:
 
 
 def fits(path: Path) -> bool:
-    """Whether a new file of one byte could be written there. It stays."""
+    """Returns True if a new file of one byte could be written there. It is kept."""
     try:
         path.write_bytes(b"x")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A cancellation that comes at the nth look."""
+"""A cancellation at the nth check."""
 
 from collections.abc import Callable
 

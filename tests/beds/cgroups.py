@@ -1,4 +1,4 @@
-"""A cgroup with one limit, for programs that are to run out of something. Version 1 or 2, whichever this machine has."""
+"""A cgroup with one limit, for programs that should reach it. Version 1 or 2, whichever this machine has."""
 
 import contextlib
 import subprocess
@@ -16,7 +16,7 @@ _FILES_2 = {"pids": "pids.max", "memory": "memory.max"}
 
 
 def why_not(kind: str) -> str:
-    """Why no such group can be made here, or ""."""
+    """Returns why no such group can be made here, or ""."""
     if (_TOP / kind / "cgroup.procs").exists():
         return ""
     controllers = _TOP / "cgroup.subtree_control"
@@ -25,7 +25,9 @@ def why_not(kind: str) -> str:
 
 @contextmanager
 def limited(kind: str, limit: int | str) -> Iterator[Path]:
-    """A new group; a process is moved into it by its number in `cgroup.procs`. It goes when all of them have ended."""
+    """Yields a new group; a process is moved into it by its number in `cgroup.procs`. The group is removed when all of them have
+    ended.
+    """
     first = (_TOP / kind).is_dir()
     group = (_TOP / kind if first else _TOP) / f"{session.own_name()}-{time.monotonic_ns()}"
     group.mkdir()
@@ -43,14 +45,14 @@ def limited(kind: str, limit: int | str) -> Iterator[Path]:
 
 
 def _keep_from_swap(group: Path, limit: int | str) -> None:
-    """A machine with swap would move there what passes the limit; one that does not account for swap has no such files."""
+    """Limits swap: otherwise memory above the limit would be moved there. A machine that does not count swap has no such files."""
     for name, value in (("memory.memsw.limit_in_bytes", limit), ("memory.swap.max", 0)):
         if (group / name).exists():
             (group / name).write_text(str(value))
 
 
 def fill_up(group: Path) -> None:
-    """Has a process of the group want 400 MiB, so that the kernel ends some of a group that may not have them."""
+    """Lets a process of the group use 400 MiB, so that the kernel kills processes of a group with a lower limit."""
     code = "text = bytearray(400 << 20); text[::4096] = bytes(len(text[::4096]))"
     subprocess.run(
         words_within(group, sys.executable, "-c", code), check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -58,11 +60,11 @@ def fill_up(group: Path) -> None:
 
 
 def words_within(group: Path, *words: str | Path) -> list[str]:
-    """The command line of a program that runs in the group from its beginning."""
+    """Returns the command line of a program that runs in the group from its start."""
     return ["sh", "-c", 'echo $$ >"$0/cgroup.procs"; exec "$@"', str(group), *map(str, words)]
 
 
 def has_killed(group: Path) -> bool:
-    """Whether the kernel has ended a process of the group for want of memory; it may still wait for a disk."""
+    """Returns True if the kernel has killed a process of the group for lack of memory; it may still wait for a disk."""
     file = next(path for name in ("memory.oom_control", "memory.events") if (path := group / name).exists())
     return dict(line.split() for line in file.read_text().splitlines()).get("oom_kill", "0") != "0"

@@ -1,4 +1,4 @@
-"""Work for the kernel's cleaner, means to stop it in the middle, and what btrfs-progs reads of it from the device itself."""
+"""Work for the kernel's cleaner, ways to stop it in the middle, and the state that btrfs-progs reads from the device itself."""
 
 import os
 import random
@@ -15,7 +15,7 @@ from tests.beds.work import work
 
 
 def diverged(point: Path, count: int, files: int = 4000, changes: int = 200) -> list[Path]:
-    """Snapshots of a subvolume whose many small files were rewritten before each: their trees share little."""
+    """Makes snapshots of a subvolume whose many small files were rewritten before each: their trees share little."""
     source = point / f"source-{time.monotonic_ns()}"
     work("btrfs", "subvolume", "create", source)
     for number in range(files):
@@ -30,7 +30,7 @@ def diverged(point: Path, count: int, files: int = 4000, changes: int = 200) -> 
 
 
 def ids_of(paths: list[Path]) -> list[int]:
-    """Subvolume ids as `btrfs subvolume show` gives them."""
+    """Returns subvolume ids from `btrfs subvolume show`."""
     lines = (work("btrfs", "subvolume", "show", path).stdout for path in paths)
     return [int(match[1]) for text in lines if (match := re.search(r"Subvolume ID:\s+(\d+)", text))]
 
@@ -41,7 +41,7 @@ def delete(paths: list[Path]) -> None:
 
 @contextmanager
 def held(paths: list[Path]) -> Iterator[None]:
-    """Deleted and committed, and yet not to be dropped before the end, as each one's root folder is open."""
+    """Deletes and commits subvolumes that are not dropped before the end, because the root folder of each is open."""
     with ExitStack() as opened:
         for path in paths:
             opened.callback(os.close, os.open(path, os.O_RDONLY))
@@ -52,7 +52,7 @@ def held(paths: list[Path]) -> Iterator[None]:
 
 @contextmanager
 def stopped(point: Path) -> Iterator["RootTree"]:
-    """The cleaner stops in the middle of a tree, because the filesystem stays read-only; returns the state on the device."""
+    """Stops the cleaner in the middle of a tree, because the filesystem becomes read-only; returns the state on the device."""
     deadline = time.monotonic() + 60
     while True:  # the remount commits, which wakes the cleaner, and then makes it stop
         _make_read_only(point)
@@ -69,7 +69,7 @@ def stopped(point: Path) -> Iterator["RootTree"]:
 
 
 def _make_read_only(point: Path) -> None:
-    """Commits meanwhile: a remount waits for the cleaner, which may wait for room that only a commit gives (seen on 6.18)."""
+    """Commits meanwhile: a remount waits for the cleaner, which may wait for space that only a commit frees (seen on 6.18)."""
     mounting = subprocess.Popen(["mount", "-o", "remount,ro", point], stdin=subprocess.DEVNULL)
     while True:
         try:
@@ -80,13 +80,15 @@ def _make_read_only(point: Path) -> None:
 
 
 def listed_as_deleted(point: Path) -> list[int]:
-    """The ids that `btrfs subvolume list -d` gives."""
+    """Returns the ids of `btrfs subvolume list -d`."""
     return [int(line.split()[1]) for line in work("btrfs", "subvolume", "list", "-d", point).stdout.splitlines()]
 
 
 @dataclass(frozen=True, slots=True)
 class RootTree:
-    """What dump-tree finds in the root tree: orphans; drop_progress keys, drop levels and root nodes' addresses by root id."""
+    """The part of the root tree that dump-tree prints: orphans; drop_progress keys, drop levels and root nodes' addresses by root
+    id.
+    """
 
     orphans: list[int]
     drops: dict[int, tuple[str, int]]
@@ -99,7 +101,7 @@ _ROOT_ITEM = re.compile(
 
 
 def root_tree(point: Path) -> RootTree:
-    """The root tree as it is on the disk: commit before."""
+    """Returns the root tree on the disk: commit before."""
     text = work("btrfs", "inspect-internal", "dump-tree", "-t", "root", devices_of(point)[0]).stdout
     rows = _ROOT_ITEM.findall(text)
     return RootTree(
@@ -110,13 +112,13 @@ def root_tree(point: Path) -> RootTree:
 
 
 def node_keys(point: Path, bytenr: int) -> list[str]:
-    """The keys in the node at that address."""
+    """Returns the keys in the node at that address."""
     text = work("btrfs", "inspect-internal", "dump-tree", "-b", str(bytenr), devices_of(point)[0]).stdout
     return re.findall(r"^\tkey (\([^)]*\)) block", text, re.MULTILINE)
 
 
 def is_gone(point: Path, seconds: float = 60) -> bool:
-    """Whether no deleted subvolume is left within that many seconds; keeps waking the cleaner."""
+    """Returns True if no deleted subvolume is left within that many seconds; keeps waking the cleaner."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         work("btrfs", "filesystem", "sync", point)

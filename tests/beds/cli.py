@@ -1,4 +1,4 @@
-"""btrkeep's commands as processes of their own, from the checkout that the tests are in.
+"""btrkeep's commands as separate processes, from the checkout that contains the tests.
 
 A command that is run to its end is forked from a process that has imported everything already, which saves a third of a second of
 processor time each (preloaded.py). A command that gets signals, or variables that Python itself reads, is started as an
@@ -43,7 +43,7 @@ def command(
     at: Deed | None = None,
     as_printed: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `python -m PACKAGE WORDS`, one of our programs, to its end. `at`: what kill_at.py is to do at which checkpoint.
+    """Runs `python -m PACKAGE WORDS`, one of our programs, to its end. `at`: the action of kill_at.py at a checkpoint.
 
     Commands in backquotes that it prints are given without `--config FILE`, unless `as_printed`: most tests are about the rest of
     them; tests/test_remedies.py types them as they are printed.
@@ -72,7 +72,7 @@ def _forking(package: str) -> preloaded.Preloaded:
 
 
 def close() -> None:
-    """Ends the process that commands are forked from; the next command starts it again."""
+    """Ends the process from which commands are forked; the next command starts it again."""
     while _from:
         _from.popitem()[1].close()
 
@@ -84,7 +84,7 @@ def backupd_start(
     stderr: IO[str] | int = subprocess.PIPE,
     program: Sequence[str | Path] = BACKUPD,
 ) -> subprocess.Popen[str]:
-    """Starts `backupd WORDS` in a session of its own and leaves it running: both texts are pipes unless given.
+    """Starts `backupd WORDS` in a separate session and does not wait for it: both outputs are pipes unless given.
 
     The fixture `backupd_running` does the same and ends the remaining processes of a test.
     """

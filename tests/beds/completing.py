@@ -10,7 +10,7 @@ from tests.beds.cli import TOP
 
 
 def completing_bash(folder: Path, program: str, argv: Sequence[str], script: str) -> Callable[[str], set[str]]:
-    """Returns what bash makes of the last word of a line. `argv` runs the program, which is found by its name in the folder."""
+    """Returns bash's completions of the last word of a line. `argv` runs the program, which is found by its name in the folder."""
     (folder / program).write_text(f'#!/bin/sh\nexec {shlex.join(argv)} "$@"\n')
     (folder / program).chmod(0o755)
     (folder / "script").write_text(script)

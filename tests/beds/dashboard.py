@@ -1,4 +1,4 @@
-"""The dashboard as it runs at a site: a btrkeep-web process on waitress, without rights, for a catalogue that root wrote.
+"""The dashboard as at a site: a btrkeep-web process on waitress, without rights, for a catalogue that root wrote.
 
 `serving` starts one; `made_site` does so with the made-up catalogue, `real_shop` with a real pool and its root service.
 """
@@ -43,7 +43,7 @@ _CSRF = re.compile(r'name="csrf_token"[^>]*value="([^"]+)"')
 
 @dataclass
 class Dashboard:
-    """One that runs. `cookie` is that of the operator; `tokens` are by the name of the user whose rights they have."""
+    """A running dashboard. `cookie`: that of the operator; `tokens`: by the name of the user whose rights they have."""
 
     port: int
     pid: int
@@ -66,7 +66,9 @@ class Dashboard:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def ask(self, method: str, path: str, body: bytes | str | None = None, **headers: str) -> "Answer":
-        """One request on a connection of its own, as it is: no cookie, no token, no redirect. Underscores of headers are dashes."""
+        """Sends one request on a separate connection, without additions: no cookie, no token, no redirect. Underscores of headers
+        become dashes.
+        """
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
@@ -76,11 +78,11 @@ class Dashboard:
             connection.close()
 
     def get(self, path: str, who: str = OPERATOR, **headers: str) -> "Answer":
-        """As a program with that user's token; only /api and /metrics take one."""
+        """Sends a request of a program with that user's token; only /api and /metrics accept tokens."""
         return self.ask("GET", path, Authorization=f"Bearer {self.tokens[who]}", **headers)
 
     def log_in(self, name: str = OPERATOR, password: str = PASSWORD) -> str:
-        """The session's cookie, for a Cookie header."""
+        """Returns the session's cookie, for a Cookie header."""
         form = self.ask("GET", "/login")
         words = {"name": name, "password": password, "csrf_token": csrf_of(form.text)}
         kind = "application/x-www-form-urlencoded"
@@ -91,7 +93,7 @@ class Dashboard:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came."""
+    """An answer to a request."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -103,12 +105,12 @@ class Answer:
 
     @property
     def cookie(self) -> str:
-        """The cookies that were set, for a Cookie header."""
+        """Returns the cookies that were set, for a Cookie header."""
         return "; ".join(name.partition(";")[0] for name in self.headers.get_all("Set-Cookie", []))
 
 
 def csrf_of(page: str) -> str:
-    """The token in a page's form."""
+    """Returns the token in a page's form."""
     match = _CSRF.search(page)
     assert match, page
     return match[1]
@@ -120,7 +122,7 @@ QUICK = {"rates": [f"{verb} 100000" for verb in VERBS]}
 
 @contextmanager
 def serving(folder: Path, state: Path, service: Path | None = None, customer: tuple[str, ...] = ("web*",)) -> Iterator[Dashboard]:
-    """btrkeep-web for the catalogue in `state`, with its own files in `folder`; it must end well."""
+    """Yields a btrkeep-web for the catalogue in `state`, with its own files in `folder`; it must end without an error."""
     folder.chmod(0o755)
     uid, code = user_id(), readable_code()
     data, log, users, login = folder / "data", folder / "web.log", folder / "users", folder / LOGIN
@@ -158,12 +160,14 @@ def serving(folder: Path, state: Path, service: Path | None = None, customer: tu
 
 
 def user_id() -> int:
-    """The user of the process: `nobody` if possible."""
+    """Returns the user of the process: `nobody` if possible."""
     return os.geteuid() or NOBODY
 
 
 def readable(state: Path, uid: int) -> None:
-    """As install.sh leaves it: the dashboard's group may read the state folder, and no more, and no live file of the catalogue."""
+    """Sets the modes as install.sh does: the dashboard's group may only read the state folder, and no live file of the
+    catalogue.
+    """
     if os.geteuid() != 0:
         return
     for path in (state, *state.rglob("*")):
@@ -172,7 +176,7 @@ def readable(state: Path, uid: int) -> None:
 
 
 def _people(users: Path, customer: tuple[str, ...]) -> dict[str, str]:
-    """All users have the same password, and a token with the same rights."""
+    """Adds the users, all with the same password, and a token with the rights of each."""
     store, now, password, tokens = Store(users), datetime.now(UTC), hashed(PASSWORD), {}
     for name, role, hosts in (
         (OPERATOR, "operator", None),
@@ -214,7 +218,7 @@ def made_site(make: Callable[[Path], Made]) -> Iterator[Dashboard]:
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """A folder of this session's that other users may enter, taken away at the end."""
+    """Yields a folder of this session that other users may enter, and deletes it at the end."""
     folder = Path(tempfile.mkdtemp(prefix="dashboard-", dir=session.folder()))
     try:
         yield folder
@@ -223,7 +227,7 @@ def own_folder() -> Iterator[Path]:
 
 
 def _wait_for_tasks(service: Service) -> None:
-    """Ends everything that was started, so that the pool can be removed."""
+    """Ends all started processes, so that the pool can be removed."""
     end = time.monotonic() + 60
     while any(row["state"] in ("queued", "running") for row in service.agent().ask("jobs")):
         assert time.monotonic() < end
@@ -262,7 +266,7 @@ def real_shop(top: Path) -> Iterator[Dashboard]:
 
 
 def fill(source: Path) -> None:
-    """Files with all kinds of names, one of some MiB, a folder, symlinks out of the tree."""
+    """Makes files with all kinds of names, one of some MiB, a folder, symlinks out of the tree."""
     folder = os.fsencode(source) + b"/names"
     os.mkdir(folder)  # noqa: PTH102 - names that are not text
     for name in NAMES:

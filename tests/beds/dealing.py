@@ -39,7 +39,7 @@ def dealt(items: Iterable[pytest.Item], workers: int) -> list[pytest.Item]:
 
 
 def _sum(items: Iterable[pytest.Item]) -> float:
-    """A mark has the duration of all its tests: those of the module, or one test with all its parameters."""
+    """Returns the duration of a mark: that of all its tests, those of the module or one test with all its parameters."""
     return sum(seconds for seconds, _ in groupby(items, _seconds))
 
 

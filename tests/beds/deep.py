@@ -1,11 +1,11 @@
-"""Folders within folders, deeper than a function calls itself and than a path is long."""
+"""Nested folders, deeper than the call stack allows and with longer paths than the kernel accepts."""
 
 import os
 from pathlib import Path
 
 
 def deepen(folder: Path, levels: int) -> None:
-    """Folders within folders, made by descriptors: no call takes a path of that length."""
+    """Makes nested folders by descriptors, because no call accepts a path of that length."""
     inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     for _ in range(levels):
         os.mkdir("d", dir_fd=inner)

@@ -1,4 +1,4 @@
-"""What `btrfs inspect-internal dump-tree` prints of a filesystem's trees, as numbers."""
+"""The output of `btrfs inspect-internal dump-tree` of a filesystem's trees, as numbers."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _OWNER = re.compile(r"(?:tree block|extent data) backref root (\S+)")
 
 
 def items(point: Path, tree: int, *kinds: str) -> Iterator[tuple[str, str, str, str]]:
-    """(objectid, type, offset, what is printed below) of items of these types. Commit before."""
+    """Yields (objectid, type, offset, the lines below) of items of these types. Commit before."""
     devices = devices_of(point)
     work("blockdev", "--flushbufs", *devices)  # drop data cached by an earlier dump
     text = work("btrfs", "inspect-internal", "dump-tree", "-t", str(tree), devices[0]).stdout
@@ -40,7 +40,7 @@ def _number(text: str, subject: str) -> int:
 
 
 def chunks(point: Path) -> list[tuple[int, int, int, tuple[tuple[int, int], ...]]]:
-    """(vaddr, length, type, ((devid, paddr) of each stripe))."""
+    """Returns (vaddr, length, type, ((devid, paddr) of each stripe))."""
     numbers = []
     for _, _, vaddr, text in items(point, 3, "CHUNK_ITEM"):
         kind = re.search(r" type (\S+)", text)
@@ -51,7 +51,7 @@ def chunks(point: Path) -> list[tuple[int, int, int, tuple[tuple[int, int], ...]
 
 
 def device_extents(point: Path) -> list[tuple[int, int, int, int]]:
-    """(devid, paddr, vaddr, length)."""
+    """Returns (devid, paddr, vaddr, length)."""
     actual_items = items(point, 4, "DEV_EXTENT")
     return [
         (int(devid), int(paddr), _number(text, "chunk_offset"), _number(text, "length")) for devid, _, paddr, text in actual_items
@@ -59,13 +59,15 @@ def device_extents(point: Path) -> list[tuple[int, int, int, int]]:
 
 
 def block_groups(point: Path, tree: int) -> list[tuple[int, int, int, int]]:
-    """(vaddr, length, used, flags), from the extent tree (2) or the block group tree (11)."""
+    """Returns (vaddr, length, used, flags), from the extent tree (2) or the block group tree (11)."""
     actual_items = items(point, tree, "BLOCK_GROUP_ITEM")
     return [(int(vaddr), int(length), _number(text, "used"), flags(text.split()[-1])) for vaddr, _, length, text in actual_items]
 
 
 def free_space_infos(point: Path) -> dict[int, tuple[int, int, bool]]:
-    """By vaddr of the block group: its length, its free extents as the kernel counts them, joined, and whether it has bitmaps."""
+    """Returns by vaddr of the block group: its length, its free extents as the kernel counts them, joined, and whether it has
+    bitmaps.
+    """
     by_name = {}
     for vaddr, _, length, text in items(point, 10, "FREE_SPACE_INFO"):
         by_name[int(vaddr)] = int(length), _number(text, "extent count"), bool(_number(text, "flags") & 1)
@@ -73,12 +75,12 @@ def free_space_infos(point: Path) -> dict[int, tuple[int, int, bool]]:
 
 
 def bitmaps(point: Path) -> list[tuple[int, int]]:
-    """(vaddr, bytes covered)."""
+    """Returns (vaddr, bytes covered)."""
     return [(int(vaddr), int(length)) for vaddr, _, length, _ in items(point, 10, "FREE_SPACE_BITMAP")]
 
 
 def extents(point: Path, node: int) -> list[tuple[int, int, int, int, bool, int]]:
-    """(vaddr, length, refs, generation, whether it is a tree block, owner of the first reference or 0)."""
+    """Returns (vaddr, length, refs, generation, whether it is a tree block, owner of the first reference or 0)."""
     numbers = []
     for vaddr, kind, offset, text in items(point, 2, "EXTENT_ITEM", "METADATA_ITEM"):
         match, references = _EXTENT.search(text), [line for line in text.splitlines() if " backref " in line]

@@ -1,4 +1,4 @@
-"""All that a tree of files can hold, in parts: what a backup has to bring back, and a restore to give back."""
+"""All properties of a tree of files, in parts: a backup must contain them, and a restore must restore them."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ SECOND = 10**9
 
 
 def at(path: Path | bytes, seconds: int, nanoseconds: int = 0) -> None:
-    """Sets the time of change of the name itself."""
+    """Sets the time of change of the name itself, not of its target."""
     os.utime(path, ns=(0, seconds * SECOND + nanoseconds), follow_symlinks=False)
 
 
@@ -138,7 +138,7 @@ PARTS = (owners_and_modes, times, attributes, special, contents, names)
 
 
 def everything(top: Path) -> Path:
-    """All parts below `top`, which is made, and has an owner, a mode and a time of its own."""
+    """Makes all parts below `top`, which gets an owner, a mode and a time."""
     for part in PARTS:
         (top / part.__name__).mkdir(parents=True)
         part(top / part.__name__)

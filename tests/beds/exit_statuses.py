@@ -1,4 +1,4 @@
-"""The exit statuses as the manual page and the documentation must explain them."""
+"""The exit statuses that the manual page and the documentation must explain."""
 
 from btrkeep.errors import Exit
 

@@ -21,7 +21,7 @@ LATER = NOW + timedelta(days=2)  # when every grace is over
 
 
 def at(when: datetime) -> tuple[str, str]:
-    """The words that make it that time."""
+    """Returns the options that set that time."""
     return "--now", when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -35,12 +35,12 @@ class Expiries(Nights):
         self.write()
 
     def history(self, host: str, count: int = 5, **wishes: Any) -> list[str]:
-        """A configured host with a backup on each of that many days, the last of them at LAST; their names."""
+        """Makes a configured host with a backup on each of that many days, the last of them at LAST; returns their names."""
         self.host(host, self.source)
         return make_history(self, host, every(1, count, LAST), **wishes)
 
     def expire(self, when: datetime = NOW, *words: str, status: int = 0) -> dict[str, Any]:
-        """`backupd expire --json` at that time; its output, after checking the exit status."""
+        """Runs `backupd expire --json` at that time; returns its output, after checking the exit status."""
         done = self.backupd("expire", "--json", *words, *at(when), check=False)
         assert done.returncode == status, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr
@@ -52,7 +52,7 @@ class Expiries(Nights):
         self.expire(when + timedelta(days=2))
 
     def left(self, host: str) -> list[str]:
-        """The host's final backups, as `btrfs subvolume list` names them."""
+        """Returns the host's final backups, from `btrfs subvolume list`."""
         start = f"hosts/{host}/"
         lines = [path.removeprefix(start) for path in subvolumes(self) if path.startswith(start)]
         return sorted(name for name in lines if name[0].isdigit() and "/" not in name)
@@ -68,7 +68,7 @@ class Expiries(Nights):
         return dict(rows(self, f"select name, state from backup where host = '{host}'"))
 
     def consistent(self) -> list[str]:
-        """Contradictions between pool, notes and catalogue while nothing runs."""
+        """Returns contradictions between pool, notes and catalogue while nothing runs."""
         results = disagreements(self)
         results += [
             f"{host} {name} is {state}"
@@ -84,7 +84,7 @@ class Expiries(Nights):
 
 
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """Every file's inode, mode, times and content, and what links point to."""
+    """Returns each file's inode, mode, times and content, and the targets of links."""
     answer: dict[str, Any] = {}
     for path in sorted([folder, *folder.rglob("*")]):
         status = path.lstat()
@@ -96,7 +96,7 @@ def fingerprint(folder: Path) -> dict[str, Any]:
 
 
 def dump(nights: Nights) -> list[str]:
-    """The catalogue as SQLite writes it out."""
+    """Returns the catalogue as an SQL dump of SQLite."""
     with closing(sqlite3.connect(f"file:{nights.state / 'catalogue.sqlite'}?mode=ro", uri=True)) as connection:
         return list(connection.iterdump())
 

@@ -1,4 +1,4 @@
-"""What a disk does to a filesystem: it fails to write the data, or the power is cut. On loop devices, without a device mapper."""
+"""Faults of disks for a filesystem: a disk fails to write data, or the power is cut. On loop devices, without a device mapper."""
 
 import re
 import tempfile
