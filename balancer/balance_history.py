@@ -122,7 +122,7 @@ def catalogue_with_history(state: Path) -> "Iterator[Catalogue | None]":
     """Yields the catalogue for reading; None if it does not exist, because reading must not create it. Raises OperatorError."""
     from btrkeep.catalogue.migrate import FILE
 
-    if not os.path.exists(state / FILE):  # noqa: PTH110  Path.exists raises where it may not look
+    if not os.path.exists(state / FILE):  # noqa: PTH110  Path.exists raises where it has no permission
         yield None
         return
     with open_catalogue(state) as catalogue:
@@ -188,21 +188,23 @@ def thinned(moments: Sequence[datetime], count: int) -> list[int]:
 class HistoryLine:
     """One displayed sample."""
 
-    look: "FreeSpaceScore"
+    scoring: "FreeSpaceScore"
     """The score."""
     moved: int | None
     """Bytes moved by balances since the sample displayed above it; None for the first."""
 
 
-def thinned_history(looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]", count: int) -> list[HistoryLine]:
+def thinned_history(scorings: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]", count: int) -> list[HistoryLine]:
     """Returns the samples, oldest first, reduced to `count`. A balance counts at its end or its last sign of life."""
-    kept = [looks[at] for at in thinned([look.taken for look in looks], count)]
+    kept = [scorings[at] for at in thinned([scoring.taken for scoring in scorings], count)]
     lines = []
-    for before, look in zip([None, *kept], kept, strict=False):
+    for before, scoring in zip([None, *kept], kept, strict=False):
         since = [
-            balance.moved for balance in balances if before and before.taken < (balance.finished or balance.updated) <= look.taken
+            balance.moved
+            for balance in balances
+            if before and before.taken < (balance.finished or balance.updated) <= scoring.taken
         ]
-        lines.append(HistoryLine(look, sum(since) if before else None))
+        lines.append(HistoryLine(scoring, sum(since) if before else None))
     return lines
 
 

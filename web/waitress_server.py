@@ -46,7 +46,7 @@ MOST = 256 << 20
 """Unread bytes above which even viewers without unread bytes get no answer: the requests of one viewer at the same time, on all
 threads of the server, must not be enough to refuse all others.
 """
-_LOOK = 5  # seconds between two checks
+_CHECK_EVERY = 5  # seconds between two checks
 _MEBIBYTE = 1 << 20
 _ACKED = struct.Struct("120xQ")  # tcpi_bytes_acked in struct tcp_info
 _AT_ONCE = struct.pack("ii", 1, 0)  # struct linger: unsent data is dropped
@@ -239,7 +239,7 @@ def server_of(app: "WSGIApplication", settings: Settings) -> Any:
         threads=settings.threads,
         ident=None,
         channel_timeout=IDLE,
-        cleanup_interval=_LOOK,
+        cleanup_interval=_CHECK_EVERY,
         outbuf_high_watermark=AHEAD,
         outbuf_overflow=IN_MEMORY,
         connection_limit=CONNECTIONS + 5,  # besides its own sockets

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from btrkeep.treescan.items import Array
 
 
-_LOOK = 1.0  # seconds
+_CHECK_EVERY = 1.0  # seconds
 
 
 class Pacer:
@@ -67,7 +67,7 @@ class Pacer:
     ) -> None:
         self._locks, self._cancellation, self._tell = locks, cancellation, tell
         self._seconds, self._most = seconds, pressure
-        self._begun, self._looked = time.monotonic(), 0.0
+        self._begun, self._checked_at = time.monotonic(), 0.0
         self._pressure = IoPressure()
 
     @property
@@ -83,18 +83,18 @@ class Pacer:
     def wait_for(self, why: str) -> bool:
         """Waits a moment and reports why; returns False once no further file may be started."""
         self._tell(f"waits: {why}")
-        self._cancellation.sleep(_LOOK)
+        self._cancellation.sleep(_CHECK_EVERY)
         return not self.is_over
 
     def goes_on(self) -> bool:
         """Waits while other jobs run, or the disks are busy; returns False once no further file may be started."""
-        if time.monotonic() - self._looked >= _LOOK:
+        if time.monotonic() - self._checked_at >= _CHECK_EVERY:
             while not self.is_over and (why := self._obstacle()):
                 self._tell(why)
                 self._pressure.restart()
-                self._cancellation.sleep(_LOOK)
+                self._cancellation.sleep(_CHECK_EVERY)
             self._pressure.restart()
-            self._looked = time.monotonic()
+            self._checked_at = time.monotonic()
         return not self.is_over
 
     def _obstacle(self) -> str:
@@ -291,7 +291,7 @@ class _BackupSharing:
     def __init__(self, work: Deduper, done: SharedBackup, sizes: frozenset[int]) -> None:
         self._work, self.done, self._sizes, self._backup = work, done, sizes, done.backup
         self._new: dict[Key, ReadBefore] = {}
-        self._looked = 0.0
+        self._checked_at = 0.0
         self._passed = 0
         """Files that were processed, in the order of the walk; after a pause they are skipped."""
 
@@ -328,7 +328,7 @@ class _BackupSharing:
 
     def _goes_on(self, fd: int) -> bool:
         """Returns True if there is time left. Raises _InUse if another process uses the backup, _Paused if it has to wait."""
-        if time.monotonic() - self._looked < _BATCH:
+        if time.monotonic() - self._checked_at < _BATCH:
             return not self._work.pacer.is_over
         if self._work.pacer.has_to_wait:
             raise _Paused
@@ -339,7 +339,7 @@ class _BackupSharing:
             raise _InUse(f"{holder.what} is running (process {holder.pid})")
         if is_read_by_others(fd):
             raise _InUse("it is being read")
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()
         return True
 
     def _file(self, walk_entry: WalkEntry, checksums: Checksums) -> None:

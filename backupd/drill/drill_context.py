@@ -27,7 +27,7 @@ from btrkeep.units import format_duration, format_size, format_time, printable
 _PAUSE = 0.5
 _TICK, _TO_ITS_END = 0.1, 10.0  # seconds
 _PART = 4  # as with transfers, a quarter of min_free stays free
-_LOOK = 1.0  # seconds between checks of running jobs and free space
+_CHECK_EVERY = 1.0  # seconds between checks of running jobs and free space
 
 
 class NotFinished(OperatorError):
@@ -65,7 +65,7 @@ class DrillContext:
     waits: Callable[[str], None] = lambda _: None
     """Called with the job for which the drill waits, and with "" when it continues."""
     _end: float | None = None
-    _looked: float = 0.0
+    _checked_at: float = 0.0
     _who: str = ""
 
     @contextmanager
@@ -106,8 +106,8 @@ class DrillContext:
 
     def has_to_wait(self) -> bool:
         """Returns True if a night, an expiry or a balance is running, which take precedence. Checks once a second."""
-        if time.monotonic() - self._looked > _LOOK:
-            self._looked = time.monotonic()
+        if time.monotonic() - self._checked_at > _CHECK_EVERY:
+            self._checked_at = time.monotonic()
             who = at_work(self.pool.locks)
             if who != self._who:
                 self._who = who
@@ -117,7 +117,7 @@ class DrillContext:
     def go_on(self) -> None:
         """Waits while other jobs take precedence; call it repeatedly. Raises Cancelled, NotFinished and OSError."""
         self.require_going()
-        if time.monotonic() - self._looked > _LOOK:
+        if time.monotonic() - self._checked_at > _CHECK_EVERY:
             self.require_room_left()
         while self.has_to_wait():
             self.cancellation.sleep(_PAUSE)

@@ -16,7 +16,7 @@ from btrkeep.decisions.trend import Point
 from btrkeep.fs.output_file import whole_file
 from btrkeep.units import format_size
 
-_LOOK = ChartStyle(960)
+_STYLE = ChartStyle(960)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def trend_picture(trend: TrendData) -> bytes:
         "unused": "Allocated, not used: balance can free this space",
         "score": "Score of the free space: lower means fewer small pieces",
     }
-    panels = trend_panels(trend, trend.zone, _LOOK, headings)
+    panels = trend_panels(trend, trend.zone, _STYLE, headings)
     return file_of(f"{trend.name}: allocated and used", panels, trend_words("allocated", trend))
 
 
@@ -45,7 +45,7 @@ def day_picture(day: DayData) -> bytes:
     """Draws the bytes that the disks wrote and read over a day, with the jobs above, one line for each kind, and as
     shades behind.
     """
-    panels = day_panels(day, day.zone, _LOOK, {"written": "Written to the disks", "read": "Read from the disks"})
+    panels = day_panels(day, day.zone, _STYLE, {"written": "Written to the disks", "read": "Read from the disks"})
     title = f"{day.name}: the disks, {_span(day)}, {day.zone.key}"
     return file_of(title, panels, day_words("written", day, day.zone), _sum_words(day))
 

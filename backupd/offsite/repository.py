@@ -233,7 +233,7 @@ def require_repository(restic: Restic) -> Path | None:
 
 
 _LARGEST = 64 << 20  # bytes of a file that is restored
-_LOOKED_AT = 100_000  # names in a backup, from which the sample is chosen
+_CHOSEN_AMONG = 100_000  # names in a backup, from which the sample is chosen
 _COMMAND_LINE = 500_000  # bytes of paths; the kernel accepts 2 MiB, and some characters are doubled
 _PIECE = 1 << 20
 _PATTERN = {ord(letter): f"\\{letter}" for letter in "\\*?["}
@@ -279,7 +279,7 @@ def check_sample(restic: Restic, pool: Pool, share: str, files: int, poll: Calla
 
 def _some_files(tree: Tree, number: int) -> list[bytes]:
     """Returns paths of some files, chosen at random among the first that a walk finds."""
-    looked_at = islice(entries(tree, b"/"), _LOOKED_AT)
+    looked_at = islice(entries(tree, b"/"), _CHOSEN_AMONG)
     candidates = [entry.path for entry in looked_at if entry.kind == "file" and entry.size <= _LARGEST]
     chosen = random.SystemRandom().sample(candidates, min(number, len(candidates)))
     sizes = accumulate(len(path) for path in chosen)

@@ -39,7 +39,7 @@ _CELL = "bwrap"
 _NOT_SHOWN = {"proc", "dev", "sys", "tmp", SHOWN.name}
 _TO_READ, _TO_WRITE = ("CAP_DAC_OVERRIDE",), ("CAP_CHOWN", "CAP_FOWNER", "CAP_SETFCAP")
 _KIB = 1024
-_LOOK = 0.2  # seconds between two checks whether it should end
+_CHECK_EVERY = 0.2  # seconds between two checks whether it should end
 OPENING = 60.0
 """Seconds in which a repository has to be reached; restic 0.17 and later would try for a quarter of an hour. A later failure is
 retried as long as restic wants, because the network may return.
@@ -288,7 +288,7 @@ def _lines(output: int, poll: Callable[[], None]) -> Iterator[Any]:
     waiting.register(output, select.POLLIN)
     while True:
         poll()
-        if not waiting.poll(_LOOK * 1000):
+        if not waiting.poll(_CHECK_EVERY * 1000):
             continue
         piece = os.read(output, _PIECE)
         *lines, rest = (rest + piece).split(b"\n")

@@ -60,17 +60,17 @@ def command(path: Path | None, days: int, of_balances: bool, pool: str | None, c
     since = datetime.now(UTC) - timedelta(days=days)
     with catalogue_with_history(state) as catalogue:
         balances = catalogue.balances(filesystem, None, since)[::-1] if catalogue else []
-        looks = catalogue.scores(filesystem, since) if catalogue else []
+        scorings = catalogue.scores(filesystem, since) if catalogue else []
         if as_json:
-            _echo_json(catalogue, filesystem, since, looks, balances)
+            _echo_json(catalogue, filesystem, since, scorings, balances)
         elif of_balances:
             from balancer.cli.history_view import balance_lines
 
             click.echo("\n".join(balance_lines(filesystem, balances, since, _is_running)))
-        elif looks:
+        elif scorings:
             from balancer.cli.history_view import lines
 
-            click.echo("\n".join(lines(filesystem, looks, balances)))
+            click.echo("\n".join(lines(filesystem, scorings, balances)))
         else:
             older = catalogue.scores(filesystem) if catalogue else []
             click.echo(_how_to_begin(path, days, older, pool_words(pool, config)))
@@ -79,12 +79,12 @@ def command(path: Path | None, days: int, of_balances: bool, pool: str | None, c
 
 
 def _echo_json(
-    catalogue: "Catalogue | None", filesystem: str, since: datetime, looks: "list[FreeSpaceScore]", balances: "list[Balance]"
+    catalogue: "Catalogue | None", filesystem: str, since: datetime, scorings: "list[FreeSpaceScore]", balances: "list[Balance]"
 ) -> None:
     from balancer.cli.history_view import document
 
     rows = [(balance, _is_running(balance), catalogue.steps(balance.id) if catalogue else []) for balance in balances]
-    echo_json(document(filesystem, since, looks, rows))
+    echo_json(document(filesystem, since, scorings, rows))
 
 
 def _is_running(balance: "Balance") -> bool:

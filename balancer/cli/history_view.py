@@ -36,17 +36,17 @@ _COLUMNS = ("TAKEN", "ALLOCATED", "USED", "FRAGS", "BAD", "MOVED", "SCORE")
 _FIRST_TO_GO = ("MOVED", "BAD", "ALLOCATED", "USED", "FRAGS")
 
 
-def lines(filesystem: str, looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]") -> list[str]:
-    """Returns the whole text. `looks`: samples, oldest first, at least one."""
-    history_lines = thinned_history(looks, balances, LINES)
-    shown_words = "" if len(history_lines) == len(looks) else f", {len(history_lines)} of them shown"
-    head = f"{filesystem}: {counted(len(looks), 'score')} of its free space{shown_words}"
+def lines(filesystem: str, scorings: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]") -> list[str]:
+    """Returns the whole text. `scorings`: samples, oldest first, at least one."""
+    history_lines = thinned_history(scorings, balances, LINES)
+    shown_words = "" if len(history_lines) == len(scorings) else f", {len(history_lines)} of them shown"
+    head = f"{filesystem}: {counted(len(scorings), 'score')} of its free space{shown_words}"
     return [
         *textwrap.wrap(head, text_width()),
         "",
         _table(history_lines),
         "",
-        *textwrap.wrap(f"{_change(looks[0], looks[-1])} {_balanced(balances)}", min(text_width(), 100)),
+        *textwrap.wrap(f"{_change(scorings[0], scorings[-1])} {_balanced(balances)}", min(text_width(), 100)),
     ]
 
 
@@ -57,9 +57,9 @@ def _table(history: Sequence[HistoryLine]) -> str:
     for name in _FIRST_TO_GO:
         if _total(widths, kept) + _LEAST_BAR > room and name in kept:
             kept.remove(name)
-    width, highest = min(max(room - _total(widths, kept), 1), _MOST_BAR), max(line.look.score for line in history)
+    width, highest = min(max(room - _total(widths, kept), 1), _MOST_BAR), max(line.scoring.score for line in history)
     blocks = has_blocks()
-    bars = [bar(line.look.score / highest if highest else 0, width, blocks=blocks) for line in history]
+    bars = [bar(line.scoring.score / highest if highest else 0, width, blocks=blocks) for line in history]
     cells = [[*(row[name] for name in kept), drawn] for row, drawn in zip(rows, bars, strict=True)]
     return table(cells, [*kept, ""], right=kept[1:])
 
@@ -70,17 +70,17 @@ def _total(widths: dict[str, int], kept: Sequence[str]) -> int:
 
 
 def _rows(history: Sequence[HistoryLine]) -> list[dict[str, str]]:
-    when = _words_for([line.look.taken for line in history])
-    above = [None, *(line.look.score for line in history)]
+    when = _words_for([line.scoring.taken for line in history])
+    above = [None, *(line.scoring.score for line in history)]
     return [
         {
-            "TAKEN": when(line.look.taken),
-            "ALLOCATED": format_size(line.look.length),
-            "USED": format_size(line.look.used),
-            "FRAGS": f"{line.look.fragments:,}",
-            "BAD": f"{line.look.bad:,}",
+            "TAKEN": when(line.scoring.taken),
+            "ALLOCATED": format_size(line.scoring.length),
+            "USED": format_size(line.scoring.used),
+            "FRAGS": f"{line.scoring.fragments:,}",
+            "BAD": f"{line.scoring.bad:,}",
             "MOVED": format_size(line.moved) if line.moved else "",
-            "SCORE": _score_words(line.look.score, before),
+            "SCORE": _score_words(line.scoring.score, before),
         }
         for line, before in zip(history, above, strict=False)
     ]
@@ -161,7 +161,7 @@ def _balance_row(balance: "Balance", is_running: "Callable[[Balance], bool]") ->
 
 # --- JSON
 
-_LOOK = ("block_groups", "length", "used", "unallocated", "fragments", "score", "bad", "largest_free", "free_in_large")
+_SCORING_KEYS = ("block_groups", "length", "used", "unallocated", "fragments", "score", "bad", "largest_free", "free_in_large")
 _BALANCE = ("outcome", "why", "policy", "budget", "block_groups", "moved", "written", "gained", "failed")
 _STEP = ("number", "vaddr", "length", "used", "extents", "refs", "fragments", "score")
 _TOOK = ("seconds", "moved", "written", "estimate_written", "estimate_seconds", "gained", "outcome", "error")
@@ -170,22 +170,22 @@ _TOOK = ("seconds", "moved", "written", "estimate_written", "estimate_seconds", 
 def document(
     filesystem: str,
     since: datetime,
-    looks: "Sequence[FreeSpaceScore]",
+    scorings: "Sequence[FreeSpaceScore]",
     balances: "Sequence[tuple[Balance, bool, Sequence[BalanceStep]]]",
 ) -> dict[str, Any]:
     """Returns everything as JSON, oldest first. A balance has its steps, and whether it is running now."""
     return {
         "filesystem": filesystem,
         "since": format_time(since),
-        "scores": [look_as_json(look) for look in looks],
+        "scores": [scoring_as_json(scoring) for scoring in scorings],
         "balances": [balance_as_json(*balance) for balance in balances],
     }
 
 
-def look_as_json(look: "FreeSpaceScore") -> dict[str, Any]:
+def scoring_as_json(scoring: "FreeSpaceScore") -> dict[str, Any]:
     """Returns one score of the free space."""
-    histogram = [{"at_least": least, "extents": extents, "bytes": size} for least, extents, size in look.histogram]
-    return {"taken": format_time(look.taken), **{name: getattr(look, name) for name in _LOOK}, "histogram": histogram}
+    histogram = [{"at_least": least, "extents": extents, "bytes": size} for least, extents, size in scoring.histogram]
+    return {"taken": format_time(scoring.taken), **{name: getattr(scoring, name) for name in _SCORING_KEYS}, "histogram": histogram}
 
 
 def balance_as_json(balance: "Balance", is_running: bool, steps: "Sequence[BalanceStep]") -> dict[str, Any]:

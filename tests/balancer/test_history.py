@@ -91,7 +91,9 @@ def test_whatever_moved_between_two_looks_stands_in_one_line(
     assert sum(line.moved or 0 for line in lines) == sum(between)
     for above, line in itertools.pairwise(lines):
         numbers = [
-            balance.moved for balance in balances if balance.finished and above.look.taken < balance.finished <= line.look.taken
+            balance.moved
+            for balance in balances
+            if balance.finished and above.scoring.taken < balance.finished <= line.scoring.taken
         ]
         assert line.moved == sum(numbers)
 
