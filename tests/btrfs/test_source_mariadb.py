@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.takes(30),
     pytest.mark.skipif(
         not all(map(shutil.which, ("mariadbd", "mariadb-install-db", "mariadb-dump"))),
-        reason="left out: with MariaDB (no mariadb-server-core and mariadb-client here)",
+        reason="left out: with MariaDB (mariadb-server-core or mariadb-client is not installed)",
     ),
 ]
 ODD = "a`b\nc\\t' -- x"  # which the client escapes, and shells, files and comments could misread
