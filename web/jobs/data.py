@@ -98,7 +98,7 @@ class RequestedJob:
     """The user who requested it."""
     state: str
     """queued, running, done or failed."""
-    requested_job: datetime | None
+    asked: datetime | None
     """When it was requested."""
     started: datetime | None
     """When it started; null: it waits."""
