@@ -39,7 +39,7 @@ from backupd.streams.host_stream import (
     begin_streams,
     in_stream,
     is_identity,
-    keeper_of,
+    keepers_of,
     stream_command,
 )
 from btrkeep.backup_states import Cause, CauseCode, ConditionKey, ConditionKind
@@ -71,6 +71,8 @@ class StreamWay:
     """True if none may be a difference."""
     plain: bool = False
     """True if compressed data has to be sent uncompressed."""
+    attempt: int = 1
+    """The number of the attempt, up to `attempts` of the host: a connection that broke is made again."""
 
 
 @dataclass(slots=True)
@@ -172,12 +174,14 @@ class StreamTransfer:
         self._allocation = await asyncio.to_thread(read_allocation, self.context.pool.path)
         if not await asyncio.to_thread(writes_encoded, self.prepared.path):
             self.way = replace(self.way, plain=True)
-        for attempt in range(1, self.host.attempts + 1):
+        if self.way.attempt > 1:
+            await self._pause_before(self.way.attempt)
+        for attempt in range(self.way.attempt, self.host.attempts + 1):
             self.attempts = attempt
             session = await self._begin()
             if session or not self.unreachable or self.cancellation.reason or attempt == self.host.attempts or self._is_optional:
                 break
-            await self.pause(min(_LONGEST_PAUSE, self.context.retry_pause * 3 ** (attempt - 1)), True)
+            await self._pause_before(attempt + 1)
         if session is None:
             return
         try:
@@ -185,6 +189,9 @@ class StreamTransfer:
         finally:
             if self._remote:
                 await self._remote.end()
+
+    async def _pause_before(self, attempt: int) -> None:
+        await self.pause(min(_LONGEST_PAUSE, self.context.retry_pause * 3 ** (attempt - 2)), True)
 
     async def _apply(self, session: StreamSession, begun: float) -> None:
         self.snapshots.dumps = session.dumps
@@ -236,14 +243,16 @@ class StreamTransfer:
 
     async def _request(self, have: Sequence[str]) -> StreamSession:
         """Requests the snapshots, and the stream of a single path. Raises NotConnected, NoSnapshots."""
-        host, ssh, keeper = self.host, self.context.config.ssh, keeper_of(self.context.pool, self.host.name)
+        host, ssh = self.host, self.context.config.ssh
+        former = [name for name in read_notes(self.context.pool.host(host.name)).was if name not in self.context.config.hosts]
+        keepers = keepers_of(self.context.pool, host.name, former)
         seconds = host.deadline / 2  # a host that hangs here is then reported as such
         if len(host.paths) > 1:
             control = await self.connection.socket(self.cancellation)
-            return await begin_streams(host, ssh, control, keeper, have, self.cancellation, seconds)
+            return await begin_streams(host, ssh, control, keepers, have, self.cancellation, seconds)
         buckets = self.context.buckets(host)
         session, self._remote = await begin_stream(
-            host, ssh, buckets, keeper, have, self.cancellation, seconds, plain=self.way.plain
+            host, ssh, buckets, keepers, have, self.cancellation, seconds, plain=self.way.plain
         )
         return session
 
@@ -366,10 +375,10 @@ class StreamTransfer:
         self._said[path] = tuple(messages.last)
         own = [line.removeprefix(f"{PROGRAM}: ") for line in messages.last if line.startswith(f"{PROGRAM}: ")]
         if status == _NOT_CONNECTED:
-            code = _BROKE if done.received else _NOT_CONNECTED
-            if not done.received:
-                self._means = meaning(code, messages.last)
-            return self._judged(path, code, messages, numbers, seconds)
+            if done.received or len(self.host.paths) == 1:  # the answer came over the same connection
+                return self._broken(path, messages, numbers, seconds)
+            self._means = meaning(_NOT_CONNECTED, messages.last)
+            return self._broken(path, messages, numbers, seconds, _NOT_CONNECTED)
         line = own[-1] if own else f"{PROGRAM} is not installed on the host" if status == _NOT_FOUND else f"exit status {status}"
         return self._failed(path, status, numbers, line)
 
@@ -386,7 +395,7 @@ class StreamTransfer:
             self.cancellation.cancel_for(cause)
             return PathResult(path, PathOutcome.UNFINISHED, cause_words(cause), code, numbers=numbers, cause=cause)
         elif code == stream_format.CUT:
-            return self._judged(path, _BROKE, done.ended.messages, numbers, 0.0)
+            return self._broken(path, done.ended.messages, numbers, 0.0)
         elif code == stream_format.SERVER_FAULT or code < 0:
             cause = Cause(CauseCode.SERVER_FAULT, path, {"line": line})
             if self.host.quota is not None and os.strerror(EDQUOT) in line:
@@ -399,6 +408,12 @@ class StreamTransfer:
     def _failed(self, path: str, code: int, numbers: Mapping[str, int], line: str) -> PathResult:
         cause = Cause(CauseCode.STREAM_FAILED, path, {"line": line})
         return PathResult(path, PathOutcome.BROKEN, cause_words(cause), code, numbers=numbers, cause=cause)
+
+    def _broken(self, path: str, messages: Messages, numbers: Mapping[str, int], seconds: float, code: int = _BROKE) -> PathResult:
+        """Returns the result of a stream whose connection broke. The next attempt of this run begins again."""
+        if self.way.attempt < self.host.attempts and not self.host.calls:
+            self.again = replace(self.way, attempt=self.way.attempt + 1)
+        return self._judged(path, code, messages, numbers, seconds)
 
     def _begin_again(self, path: str, way: StreamWay, line: str) -> None:
         log.warning("%s: %s: the stream could not be applied (%s); requesting another one", self.host.name, path, line)

@@ -12,7 +12,7 @@ A server asks with SSH_ORIGINAL_COMMAND:
 `btrkeep-source dump NAME FILE` writes one file of a dump that is a stream (docs/decisions/0093-dumps-as-streams.rst).
 `btrkeep-source end SESSION` removes the snapshots; so do the next `begin` of this server, and a timer.
 `btrkeep-source check [--] [PATH...]` reports what `begin` would do.
-`btrkeep-source send-begin --for KEEPER [--have ID]... [--keep RULES] [--send [--plain]] -- PATH...` runs the dumps, then takes a
+`btrkeep-source send-begin --for KEEPER... [--have ID]... [--keep RULES] [--send [--plain]] -- PATH...` runs the dumps, then takes a
     read-only snapshot of each subvolume for a stream, which stays for the next one. Of those of this KEEPER (whose backups; 8
     hexadecimal digits), only the first one of the --have is kept beside it, the parent, and what --keep asks for and `history` in
     the configuration allows, such as daily=7,weekly=4. --send: the only path's stream follows.
@@ -1775,20 +1775,19 @@ def keep_snapshot(path: str, server: str, asked: "StreamWords", most: int) -> Di
 
     Of the history, `most` snapshots stay, the newest.
     """
-    keeper = asked.keeper
     with opened(path) as top:
         nested = [name for name in nested_subvolumes(top) if not set(NEVER) & set(name.split("/"))]
         kept = kept_snapshots(top, server)
         names = {info.identity: name for name, info in kept.items()}
         parent = next((each for each in asked.identities if each in names), None)
-        if len({keeper, *map(keeper_of, kept)}) > MOST_KEEPERS:
+        if len({asked.keepers[-1], *map(keeper_of, kept)} - set(asked.keepers[:-1])) > MOST_KEEPERS:
             raise RefusedRequest(
                 f"{one_line(path)} already has snapshots for {MOST_KEEPERS} other backups of {server}; delete those in "
                 f"{one_line(os.path.join(path, HIDDEN))} that no server needs: btrfs subvolume delete"
             )
         taken = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        name = "{}={}={}-{}".format(server, keeper, taken, os.urandom(3).hex())
-        own = [each for each in kept if keeper_of(each) == keeper]
+        name = "{}={}={}-{}".format(server, asked.keepers[-1], taken, os.urandom(3).hex())
+        own = [each for each in kept if keeper_of(each) in asked.keepers]
         history = sorted(history_of([*own, name], asked.rules) - {name, names[parent] if parent else ""}, reverse=True)
         others = set(own) - set(history[:most]) - {names[parent] if parent else ""}
         for each in others:
@@ -1814,9 +1813,11 @@ def folders_above(path: str) -> List[List[Any]]:
     return folders
 
 
-def remove_old_kept(mounts: Iterable[MountEntry], server: Optional[str], keeper: str = "", paths: Sequence[str] = ()) -> None:
-    """Removes kept snapshots, of that server or of all, of paths that a keeper has not backed up for long; except those of this
-    keeper in these paths."""
+def remove_old_kept(
+    mounts: Iterable[MountEntry], server: Optional[str], keepers: Sequence[str] = (), paths: Sequence[str] = ()
+) -> None:
+    """Removes kept snapshots, of that server or of all, of paths that a keeper has not backed up for long; except those of these
+    keepers in these paths."""
     for mount in mounts:
         if mount.kind != "btrfs" or mount.read_only:
             continue
@@ -1826,16 +1827,16 @@ def remove_old_kept(mounts: Iterable[MountEntry], server: Optional[str], keeper:
             folders += [os.path.join(mount.point, name) for name in nested]
         for folder in folders:
             with contextlib.suppress(OSError):
-                _remove_old_kept_of(folder, server, keeper if folder in paths else "")
+                _remove_old_kept_of(folder, server, keepers if folder in paths else ())
 
 
-def _remove_old_kept_of(folder: str, server: Optional[str], keeper: str) -> None:
+def _remove_old_kept_of(folder: str, server: Optional[str], keepers: Sequence[str]) -> None:
     names = sorted(filter(KEPT.fullmatch, snapshots_in(folder)))
     newest: Dict[str, float] = {}
     for name in names:
         newest[name.rpartition("=")[0]] = _time_in(time_of(name))
     for name in names:
-        is_asked = server in (None, name.split("=")[0]) and keeper_of(name) != keeper
+        is_asked = server in (None, name.split("=")[0]) and keeper_of(name) not in keepers
         if is_asked and time.time() - newest[name.rpartition("=")[0]] > OLDEST_KEPT:
             remove_btrfs({"folder": folder, "name": name})
 
@@ -1905,7 +1906,8 @@ class StreamWords(NamedTuple):
 
     identities: List[str]
     """After --have or --parent."""
-    keeper: str
+    keepers: List[str]
+    """After --for: the last one is that of new snapshots; the others are those of a host entry that was renamed."""
     rules: str
     """After --keep, or ""."""
     options: Set[str]
@@ -1914,7 +1916,7 @@ class StreamWords(NamedTuple):
 
 
 def stream_words(words: Sequence[str]) -> StreamWords:
-    identities, keeper, rules, options, rest = [], "", "", set(), list(words)
+    identities, keepers, rules, options, rest = [], [], "", set(), list(words)
     while rest and rest[0].startswith("--"):
         option = rest.pop(0)
         if option == "--":
@@ -1924,12 +1926,12 @@ def stream_words(words: Sequence[str]) -> StreamWords:
         elif option in ("--have", "--parent") and rest and IDENTITY.fullmatch(rest[0]):
             identities.append(rest.pop(0))
         elif option == "--for" and rest and KEEPER.fullmatch(rest[0]):
-            keeper = rest.pop(0)
+            keepers.append(rest.pop(0))
         elif option == "--keep" and rest and RULES.fullmatch(rest[0]):
             rules = rest.pop(0)
         else:
             raise RefusedRequest(f"{one_line(option)} is not an option of this request")
-    return StreamWords(identities, keeper, rules, options, rest)
+    return StreamWords(identities, keepers, rules, options, rest)
 
 
 # --- requests -------------------------------------------------------------------------------------------------------------------
@@ -2034,7 +2036,7 @@ class Host:
         """Takes the snapshots for streams."""
         asked = stream_words(words)
         paths = self.paths(asked.rest)
-        if not paths or not asked.keeper:
+        if not paths or not asked.keepers:
             raise RefusedRequest("send-begin needs --for and the paths of the backup")
         if "--send" in asked.options and len(paths) > 1:
             raise RefusedRequest("send-begin --send needs a single path")
@@ -2046,7 +2048,7 @@ class Host:
                 dump["error"] = 'a dump with stream = yes needs engine = "rsync" on the backup server'
         self.sessions.prepare()
         with self.sessions.locked():
-            remove_old_kept(read_mounts(), self.server, asked.keeper, paths)
+            remove_old_kept(read_mounts(), self.server, asked.keepers, paths)
             answers = [keep_snapshot(path, self.server, asked, self.config.history) for path in paths]
         answer = {"format": FORMAT, "stream": stream_version(), "paths": answers, "dumps": dumps}
         if "--send" in asked.options:

@@ -7,7 +7,7 @@ answer anything: size and time are limited, and answers are parsed strictly.
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -99,19 +99,20 @@ def in_stream(identity: str) -> str:
     return identity.rpartition(":")[0]
 
 
-def keeper_of(pool: Pool, host: str) -> str:
-    """Returns the name under which a host's snapshots are kept for its backups in a pool: 8 hexadecimal digits.
+def keepers_of(pool: Pool, host: str, former: Iterable[str] = ()) -> tuple[str, ...]:
+    """Returns the names under which a host's snapshots are kept for its backups in a pool, 8 hexadecimal digits each: those of its
+    `former` names first, its present one last.
 
     Otherwise two entries of one host, or two servers with the same --server in their keys, would delete each other's.
     """
-    return sha256(f"{pool.id}/{host}".encode()).hexdigest()[:8]
+    return tuple(sha256(f"{pool.id}/{name}".encode()).hexdigest()[:8] for name in (*former, host))
 
 
 async def begin_streams(
     host: HostConfig,
     ssh: SshSettings,
     control: Path | None,
-    keeper: str,
+    keepers: Sequence[str],
     have: Sequence[str],
     cancellation: RunCancellation,
     seconds: float,
@@ -120,7 +121,7 @@ async def begin_streams(
 
     Raises NoSnapshots, and NotConnected if ssh could not connect.
     """
-    words = (_REQUEST, *begin_words(host, keeper, have))
+    words = (_REQUEST, *begin_words(host, keepers, have))
     return parse_streams(await ask_source(host, ssh, control, words, cancellation, seconds), host.paths, have)
 
 
@@ -128,7 +129,7 @@ async def begin_stream(
     host: HostConfig,
     ssh: SshSettings,
     buckets: Sequence[Bucket],
-    keeper: str,
+    keepers: Sequence[str],
     have: Sequence[str],
     cancellation: RunCancellation,
     seconds: float,
@@ -139,7 +140,7 @@ async def begin_stream(
     OSError.
     """
     options = ("--send", *(("--plain",) if plain else ()))
-    line = shlex.join((PROGRAM, _REQUEST, *options, *begin_words(host, keeper, have)))
+    line = shlex.join((PROGRAM, _REQUEST, *options, *begin_words(host, keepers, have)))
     begun = time.monotonic()
     remote = RemoteStream(relay_command(buckets, host_command(host, ssh, None, (line,))))
     try:
@@ -158,10 +159,11 @@ async def begin_stream(
     raise invalid_answer(_REQUEST)
 
 
-def begin_words(host: HostConfig, keeper: str, have: Sequence[str]) -> tuple[str, ...]:
+def begin_words(host: HostConfig, keepers: Sequence[str], have: Sequence[str]) -> tuple[str, ...]:
     """Returns the end of the request for snapshots."""
     keep = ("--keep", host.keep_on_host) if host.keep_on_host else ()
-    return ("--for", keeper, *keep, *(word for identity in have for word in ("--have", identity)), "--", *host.paths)
+    given = [*(("--for", keeper) for keeper in keepers), *(("--have", identity) for identity in have)]
+    return (*keep, *(word for words in given for word in words), "--", *host.paths)
 
 
 def parse_streams(answer: bytes, paths: Sequence[str], have: Sequence[str]) -> StreamSession:

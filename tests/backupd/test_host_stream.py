@@ -83,7 +83,8 @@ def test_the_command_is_one_quoted_line_for_the_hosts_shell() -> None:
     host, ssh = HostConfig("web1", address="root@web1", paths=("/srv/www",)), SshSettings()
     stream = parse(answer()).streams["/srv/www"]
     keep = replace(host, keep_on_host="daily=7,weekly=4")
-    assert shlex.join(begin_words(keep, "0123abcd", (ONE,))) == f"--for 0123abcd --keep daily=7,weekly=4 --have {ONE} -- /srv/www"
+    line = f"--keep daily=7,weekly=4 --for 0123abcd --for 4567cdef --have {ONE} -- /srv/www"
+    assert shlex.join(begin_words(keep, ("0123abcd", "4567cdef"), (ONE,))) == line
     words = stream_command(host, ssh, None, (), stream, plain=True)
     assert words[-1] == f"btrkeep-source send --plain --parent {ONE} -- {TWO} /srv/www"
     assert words[-4:-1] == ("root", "--", "web1")

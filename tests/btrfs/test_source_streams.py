@@ -3,6 +3,7 @@
 import json
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.beds.source_program import HIDDEN, SourceHost
 from tests.beds.ssh import Sshd
 
 KEEPER = "0123abcd"
+KILLED = Path(__file__).resolve().parents[1] / "beds" / "source_killed.py"
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.btrfs]
 
@@ -37,7 +39,7 @@ def begin(
         "btrkeep-source",
         "send-begin",
         "--for",
-        keeper,
+        *keeper.split(),
         *(("--keep", keep) if keep else ()),
         *(word for each in have for word in ("--have", each)),
         "--",
@@ -140,6 +142,29 @@ def test_a_local_history_older_than_30_days_stays_while_the_path_is_backed_up(ho
     begin(host, tree, keeper="00000002")
     work(*host.words(), "clean")
     assert f"office={KEEPER}=20200101T120000Z-000001" in kept(tree)
+
+
+def test_a_kill_in_any_step_leaves_at_most_two_snapshots_after_the_next_request(host: SourceHost, tree: Path) -> None:
+    """Each third step: a start of the program takes long."""
+    (first,) = begin(host, tree)
+    line = {"SSH_ORIGINAL_COMMAND": f"btrkeep-source send-begin --for {KEEPER} --have {first['id']} -- {tree}"}
+    for step in range(1, 1000, 3):
+        if work(sys.executable, KILLED, str(step), *host.words(), env=line, check=False).returncode != -9:
+            break
+        (answer,) = begin(host, tree, have=(first["id"],))
+        assert answer["parent"] == first["id"], f"killed at step {step}"
+        assert len(kept(tree)) == 2, f"killed at step {step}"
+    assert 20 < step < 1000
+
+
+def test_the_snapshots_of_a_renamed_entry_count_as_its_own(host: SourceHost, tree: Path) -> None:
+    host.config.write_text("[snapshots]\nhistory = 9\n")
+    begin(host, tree)  # of another one: it stays
+    (first,) = begin(host, tree, keeper="00000001")
+    (second,) = begin(host, tree, have=(first["id"],), keeper="00000001 --for 00000002")
+    assert second["parent"] == first["id"]
+    begin(host, tree, have=(second["id"],), keeper="00000001 --for 00000002")
+    assert [name.split("=")[1] for name in kept(tree)] == ["00000002", "00000002", KEEPER]
 
 
 def test_two_servers_have_their_own_snapshots(host: SourceHost, tree: Path) -> None:
