@@ -27,7 +27,7 @@ class FailingDisk:
     flag: Path
 
     def fail(self) -> None:
-        """From now on. Earlier writes are on the disk."""
+        """Makes the disk fail from now on. Earlier writes are on the disk."""
         work("sync", "-f", self.point)
         self.flag.touch()
 
@@ -37,14 +37,14 @@ class FailingDisk:
         work("mount", "-t", "btrfs", self.device, self.point)
 
     def failed_writes(self) -> int:
-        """How many the filesystem has counted."""
+        """Returns the number of failed writes that the filesystem has counted."""
         lines = work("btrfs", "device", "stats", self.point).stdout.splitlines()
         return sum(int(line.split()[-1]) for line in lines if "write_io_errs" in line)
 
 
 @contextmanager
 def failing_disk(*, alone: bool = False) -> Iterator[FailingDisk]:
-    """One that does not fail yet. Ends with the block."""
+    """Yields a disk that does not fail yet, until the block ends."""
     if why := nbd.why_not():
         pytest.skip(leftout.reason("on a failing disk", why))
     folder = Path(tempfile.mkdtemp(prefix="failing-", dir=session.folder(1 << 30)))
@@ -69,7 +69,7 @@ def failing_disk(*, alone: bool = False) -> Iterator[FailingDisk]:
 
 
 def cut(point: Path) -> Path:
-    """What a power cut would leave now of the filesystem at `point`, which is on one device: a copy of its image."""
+    """Returns a copy of the image of the filesystem at `point`, which is on one device: its content after a power cut now."""
     image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", btrfs.devices_of(point)[0]).stdout.strip())
     copy = image.with_name(f"cut-{time.monotonic_ns()}")
     work("cp", "--sparse=always", image, copy)
@@ -100,7 +100,7 @@ def damage(top: Path, *contents: bytes, devices: Sequence[int] = (0,)) -> list[i
 
 
 def put_right(top: Path, place: int, content: bytes) -> None:
-    """Writes the bytes that `damage` took back to their place on the only device."""
+    """Restores the bytes that `damage` has overwritten, on the only device."""
     (loop,) = btrfs.devices_of(top)
     with _unmounted(top, [loop]), Path(loop).open("r+b") as disk:
         disk.seek(place)
@@ -108,7 +108,7 @@ def put_right(top: Path, place: int, content: bytes) -> None:
 
 
 def damage_in_use(top: Path, *contents: bytes) -> None:
-    """Does so on the only device while it is mounted: cached data stays unchanged."""
+    """Does the same as `damage` on the only device while it is mounted: cached data is unchanged."""
     work("sync", "-f", top)
     (loop,) = btrfs.devices_of(top)
     _overwrite(loop, contents)
@@ -129,8 +129,8 @@ def _overwrite(loop: str, contents: Sequence[bytes]) -> list[int]:
 
 
 def leaves(subvolume: Path, top: Path, key: str = "") -> list[int]:
-    """Returns the addresses of the leaves of a subvolume's tree, in the order of keys; only those with a key that begins so, such
-    as "257 DIR_INDEX". Its btrfs, of one device, is mounted at `top`.
+    """Returns the addresses of the leaves of a subvolume's tree, in the order of keys; only leaves with a key that starts with this
+    text, such as "257 DIR_INDEX". Its btrfs, of one device, is mounted at `top`.
     """
     work("btrfs", "filesystem", "sync", top)
     id_ = work("btrfs", "inspect-internal", "rootid", subvolume).stdout.strip()
@@ -140,7 +140,7 @@ def leaves(subvolume: Path, top: Path, key: str = "") -> list[int]:
 
 
 def damage_metadata(top: Path, *blocks: int) -> None:
-    """Writes over the only copy of these tree blocks, as `damage` does."""
+    """Overwrites the only copy of these tree blocks, like `damage`."""
     (loop,) = btrfs.devices_of(top)
     places = [work("btrfs-map-logical", "-l", str(block), loop).stdout.split() for block in blocks]
     with _unmounted(top, [loop]), Path(loop).open("r+b") as disk:

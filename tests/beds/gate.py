@@ -438,12 +438,14 @@ _MODULES = frozenset(name.partition("::")[0] for name in _NAMED)
 
 
 def is_named(test: str) -> bool:
-    """`test` is a node id of pytest, from the top folder. A name in the table means all parameters, a module all its tests."""
+    """Returns True if the table has the test. `test`: a node id of pytest, from the top folder. A name in the table means all
+    parameters, a module all its tests.
+    """
     return not _NAMED.isdisjoint((test, test.partition("[")[0], test.partition("::")[0]))
 
 
 def is_named_module(module: str) -> bool:
-    """Whether any test of the module is named. `module` is its path from the top folder."""
+    """Returns True if any test of the module is named. `module`: its path from the top folder."""
     return module in _MODULES
 
 
@@ -455,13 +457,15 @@ def examples(count: int) -> int:
 
 
 def without_a_test(tests: Iterable[str]) -> list[str]:
-    """Names in the table that match none of `tests`, the node ids of all tests of the gate."""
+    """Returns the names in the table that match none of `tests`, the node ids of all tests of the gate."""
     names = {name for test in tests for name in (test, test.partition("[")[0], test.partition("::")[0])}
     return sorted(_NAMED - names)
 
 
 def unknown_names(top: Path) -> list[str]:
-    """Names in the table for which the checkout `top` has no module or no such function; parameters are not compared."""
+    """Returns the names in the table for which the checkout `top` has no module or no such function; parameters are not
+    compared.
+    """
     functions: dict[str, set[str]] = {}
     for module in _MODULES:
         path = top / module

@@ -34,5 +34,7 @@ _TROUBLES = """() => {
 
 
 def layout_problems(page: Page) -> list[str]:
-    """A line for each: the page is wider than its window, a text is cut, sticks out, or is broken inside a short word."""
+    """Returns a line for each problem: the page is wider than its window, a text is cut, overlaps its box, or is broken inside a
+    short word.
+    """
     return list(page.evaluate(_TROUBLES))

@@ -1,4 +1,4 @@
-"""A filesystem that never answers when a folder is opened, as a dead NFS or FUSE server: a caller waits in the kernel (state D).
+"""A filesystem that never answers when a folder is opened, like a dead NFS or FUSE server: a caller waits in the kernel (state D).
 
     python hangfs.py FOLDER         mounts it there and says "mounted"
     python hangfs.py FOLDER file    it has one file, and stops answering once that is open
@@ -32,7 +32,7 @@ def _attributes(node: int) -> bytes:
 
 @contextmanager
 def hanging(folder: Path, *, once_open: bool = False, dead: bool = False, user: int = 0) -> Iterator[None]:
-    """Mounted at the folder, which is made, during the block. `once_open`: it has a file, and is dead when that is open.
+    """Mounts it at the folder, which is made, during the block. `once_open`: it has a file, and is dead as soon as that is open.
 
     `dead`: it never answers. `user`: its owner; no other user has access, not even root.
     """

@@ -1,4 +1,5 @@
-"""Which files below tests/ a test module uses: beds that it imports or starts, those that these import, and those of its fixtures.
+"""Finds the files below tests/ that a test module uses: beds that it imports or starts, those that these import, and those of its
+fixtures.
 
 By the syntax tree, because lines of beds are not recorded (tests/beds/touched.py). Fixtures are found by the names of arguments, in
 `usefixtures` and in `getfixturevalue`; one with `autouse` has no name there. A bed that is started as a program is found by a text
@@ -16,7 +17,7 @@ _BEDS = "tests/beds/__init__.py"  # it passes names of other beds on
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What the syntax tree of a file below tests/ has."""
+    """The relevant parts of the syntax tree of a file below tests/."""
 
     imports: Mapping[str, str]  # name in the file, or text that names a program: its path below tests/
     functions: Mapping[str, frozenset[str]]  # each function at the top: the names, arguments and texts in it
@@ -94,7 +95,7 @@ def _path(module: str, paths: frozenset[str]) -> str | None:
 
 
 def _program(text: str, paths: frozenset[str]) -> str | None:
-    """The file of tests/beds that `text` names as a module, or by the end of its path."""
+    """Returns the file of tests/beds that `text` names as a module, or by the end of its path."""
     name = text.removeprefix("tests.beds.") + ".py" if text.startswith("tests.beds.") else PurePosixPath(text).name
     path = f"tests/beds/{name}"
     return path if path in paths and path != _BEDS else None

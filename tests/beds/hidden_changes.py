@@ -1,4 +1,4 @@
-"""Changes of final backups that the seals do not show, as a disk makes them."""
+"""Changes of final backups that the seals do not show, like those by a disk."""
 
 import json
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def hide_changes(folder: Path, seconds: float = 0.0) -> None:
-    """Lets the seals in a host's folder begin now, or in that many seconds: earlier changes are not noticed."""
+    """Makes the seals in a host's folder start now, or in that many seconds: earlier changes are not noticed."""
     file = folder / "seals.json"
     if not file.exists():
         return

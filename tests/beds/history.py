@@ -1,4 +1,4 @@
-"""Backups of many nights without the nights: subvolumes and records as a pool has them, made with btrfs-progs and json alone."""
+"""Backups of many nights without runs: subvolumes and records in the form of a pool, made with btrfs-progs and json alone."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +14,12 @@ TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def every(days: float, count: int, last: datetime) -> list[datetime]:
-    """That many times, the oldest first; the last one is `last`."""
+    """Returns that many times, the oldest first; the last one is `last`."""
     return [last - timedelta(days=days * number) for number in reversed(range(count))]
 
 
 def moment(text: str) -> datetime:
-    """2026-11-20 22:00, in UTC."""
+    """Parses a time such as 2026-11-20 22:00, in UTC."""
     return datetime.strptime(text, "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
 
 
@@ -30,7 +30,7 @@ def name_of(started: datetime) -> str:
 def make_history(
     nights: Nights, host: str, starts: Iterable[datetime], states: Mapping[int, str] | None = None, rebuild: bool = True
 ) -> list[str]:
-    """Final backups that started then, with only their records, and a catalogue that lists them; their names.
+    """Makes final backups with these start times, with only their records, and a catalogue that lists them; returns their names.
 
     `states`: those that are not complete, by their number. A real run before is not needed. Without `rebuild` the catalogue does
     not know them yet.
@@ -47,7 +47,7 @@ def make_histories(
     states: Mapping[int, str] | None = None,
     rebuild: bool = True,
 ) -> None:
-    """The same for many hosts at once, which all have backups of the same moments."""
+    """Does the same for many hosts at once, which all have backups with the same start times."""
     folders = [nights.pool / "hosts" / host for host in hosts]
     for folder in folders:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -65,7 +65,7 @@ def make_histories(
 
 
 def _each(paths: Iterable[Path], command: str) -> None:
-    """One shell for all: the program takes one subvolume at a time."""
+    """Runs one shell for all of them, because the program accepts one subvolume at a time."""
     work("sh", "-ec", f"while read -r path; do {command} >/dev/null; done", input="".join(f"{path}\n" for path in paths))
 
 
@@ -81,11 +81,11 @@ def _record(host: str, name: str, uuid: str, started: datetime, state: str) -> d
 
 
 def write_down(nights: Nights, host: str, **notes: Any) -> None:
-    """notes.json of a host, as it is documented."""
+    """Writes notes.json of a host in the documented form."""
     path = nights.pool / "hosts" / host / "notes.json"
     path.write_text(json.dumps({"format": 1, "backups": {}, **notes}))
 
 
 def notes_of(nights: Nights, host: str) -> dict[str, Any]:
-    """The content of notes.json."""
+    """Returns the content of notes.json."""
     return dict(json.loads((nights.pool / "hosts" / host / "notes.json").read_text("utf-8")))

@@ -25,7 +25,7 @@ _RECORD = {
 
 
 def stream_of(kind: str) -> int:
-    """The version of its stream."""
+    """Returns a stream in its version."""
     return 2 if kind in {"fills-and-trickles", *STRANGE, *ODD} else 1
 
 

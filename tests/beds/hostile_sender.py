@@ -27,7 +27,7 @@ PIECE = 1 << 15
 
 @dataclass(frozen=True)
 class Listed:
-    """A name of the list. `linked`: the number in the list of the first of its hard links, its own for that one."""
+    """A name of the list. `linked`: the number in the list of its first hard link; its own number for the first one."""
 
     name: bytes
     mode: int = S_IFREG | 0o644
@@ -141,7 +141,7 @@ class Wire:
 
 
 class Sender:
-    """One conversation. An attack may take the place of any of its parts."""
+    """One conversation. An attack may replace any of its parts."""
 
     flags = SAFE_LIST | NO_XATTR_SAVING | SEED_ORDER
     content = b"of the host"
@@ -156,7 +156,7 @@ class Sender:
     # --- what an attack is made of
 
     def listed(self) -> Iterable[Listed]:
-        """The entries below the source path."""
+        """Returns the entries below the source path."""
         return ()
 
     def above(self) -> Iterable[Listed]:
@@ -167,7 +167,7 @@ class Sender:
         return (Listed(b"/".join(parts[:depth]), S_IFDIR | 0o755) for depth in range(1, len(parts) + 1))
 
     def pieces(self, blocks: int) -> Iterator[bytes | int]:
-        """The content of a file: data, or numbers of the existing blocks, of which there are that many."""
+        """Yields the content of a file: data, or numbers of the existing blocks, of which there are that many."""
         del blocks
         yield self.content
 
@@ -175,13 +175,13 @@ class Sender:
         return hashlib.md5(self.content, usedforsecurity=False).digest()
 
     def in_front(self) -> None:
-        """Before the list."""
+        """Sends nothing before the list; attacks may."""
 
     def after_list(self) -> None:
-        """Before the first answer."""
+        """Sends nothing before the first answer; attacks may."""
 
     def after_all(self) -> None:
-        """When everything was sent."""
+        """Does nothing after all data was sent; attacks may."""
 
     # --- the protocol
 
@@ -243,7 +243,7 @@ class Sender:
             wire.write(listed.target)
 
     def _say_no_acl(self, kind: int) -> None:
-        """Without entries; the first time it is described, later it is the first that was."""
+        """Sends an ACL without entries: described the first time, then by the number of the first one."""
         count, self._acls_said = self._acls_said & 1 << kind, self._acls_said | 1 << kind
         self.wire.write(b"\1" if count else b"\0\0")
 

@@ -66,7 +66,7 @@ STARTERS = (
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Names that only some modules may use: those named with their submodules, and those with one of `parts` in their name."""
+    """Names that only some modules may use: those listed with their submodules, and those with one of `parts` in their name."""
 
     names: tuple[str, ...]
     modules: tuple[str, ...] = ()
@@ -90,12 +90,12 @@ RESERVED = (
 
 
 def violations(module: str, source: str) -> list[str]:
-    """What `module` uses without leave, each as a line; `module` is a dotted name, a package's is its __init__'s."""
+    """Returns the forbidden uses of `module`, each as a line; `module` is a dotted name, a package's is its __init__'s."""
     return broken(module, uses(module, source))
 
 
 def broken(module: str, used_names: Iterable[str]) -> list[str]:
-    """The same of what it is known to use."""
+    """Returns the same for the given uses."""
     result = []
     for used in sorted(set(used_names)):
         if not may_import(module, used):
@@ -107,7 +107,7 @@ def broken(module: str, used_names: Iterable[str]) -> list[str]:
 
 
 def may_import(module: str, used: str) -> bool:
-    """Whether the direction is right: down, within one area, or through a door. Names that are not ours are not asked about."""
+    """Returns True if the direction is right: down, within one area, or through a door. Only for our own names."""
     here, present = area(module), area(used)
     if here is None or present is None or here == present:
         return here is not None or present is None
@@ -117,7 +117,9 @@ def may_import(module: str, used: str) -> bool:
 
 
 def area(dotted: str) -> str | None:
-    """The part of the project that a dotted name belongs to. None: not ours, or btrkeep/__init__.py, which holds a version."""
+    """Returns the part of the project that a dotted name belongs to; None: not ours, or btrkeep/__init__.py, which has only a
+    version.
+    """
     return next((name for name in AREAS if _within(dotted, (name,))), None)
 
 
@@ -130,12 +132,12 @@ def _within(dotted: str, names: tuple[str, ...]) -> bool:
 
 
 def uses(module: str, source: str, is_package: bool = False) -> Iterator[str]:
-    """Dotted names that a module imports or reaches through what it imported, and the builtin functions that it calls."""
+    """Returns the dotted names that a module imports or reaches through its imports, and the builtin functions that it calls."""
     return used_in(ast.parse(source), module, is_package)
 
 
 def used_in(tree: ast.Module, module: str, is_package: bool = False) -> Iterator[str]:
-    """The same of its syntax tree."""
+    """Yields the same for its syntax tree."""
     nodes = list(ast.walk(tree))
     meanings: dict[str, str] = {}
     for node in nodes:
@@ -150,7 +152,7 @@ def used_in(tree: ast.Module, module: str, is_package: bool = False) -> Iterator
 
 
 def _imported(node: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str, str]]:
-    """The name bound and the dotted name meant, for each name of an import statement."""
+    """Yields the bound name and the dotted name that it means, for each name of an import statement."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             if alias.asname is None and "." in alias.name:  # `import os.path` binds os

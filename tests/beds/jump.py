@@ -64,7 +64,7 @@ def _answers(gate: ssh.Sshd, inside: ssh.Sshd) -> bool:
 
 
 def ssh_config(top: Path, inside: ssh.Sshd, gate: ssh.Sshd) -> Path:
-    """ssh's configuration of an administrator: `inside` is reached through `gate`."""
+    """Writes an administrator's configuration of ssh: `inside` is reached through `gate`."""
     file = top / "ssh_config"
     permitted = f'permitopen="127.0.0.1:{inside.port}"'
     key = gate.authorize(f'restrict,port-forwarding,{permitted},command="/bin/false"')

@@ -51,7 +51,7 @@ def ask(path: str, line: str) -> None:
 
 
 def listener(action: str, when: str, name: str, count: int) -> Callable[[str, tuple[Any, ...]], None]:
-    """What sys.addaudithook takes. Checkpoints come from several threads."""
+    """Returns the function for sys.addaudithook. Checkpoints come from several threads."""
     lock, reached = Lock(), 0
 
     def is_it(arguments: tuple[Any, ...]) -> bool:

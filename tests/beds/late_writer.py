@@ -1,4 +1,4 @@
-"""Begins to write in a catalogue when a folder was deleted: `late_writer.py CATALOGUE FOLDER`, until it is killed."""
+"""Starts to write in a catalogue when a folder was deleted: `late_writer.py CATALOGUE FOLDER`, until it is killed."""
 
 import contextlib
 import sqlite3

@@ -1,4 +1,4 @@
-"""Which tests a machine cannot run, why, and the line that reports it."""
+"""The tests that a machine cannot run, the reasons, and the line that reports them."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from tests.beds import TOP, btrfs, gate, ssh
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A marker, the fixtures that bring it along, what the summary calls its tests, and why they cannot run ("": they can)."""
+    """A marker, the fixtures that require it, the name of its tests in the summary, and why they cannot run ("": they can)."""
 
     marker: str
     fixtures: frozenset[str]
@@ -42,7 +42,7 @@ _LONGER_MARK = re.compile(rf"mark\.({'|'.join(sorted(_LONGER))})\b")
 
 
 def has_unit(path: Path) -> bool:
-    """Whether `--unit` looks for tests in that folder or module; not where all of them have a mark that leaves them out."""
+    """Returns True if `--unit` searches that folder or module for tests; False if a mark leaves out all of its tests."""
     if path.suffix != ".py":
         return path.name not in _ELSEWHERE
     marked = _MARKED.search(path.read_text(encoding="utf-8"))
@@ -50,23 +50,23 @@ def has_unit(path: Path) -> bool:
 
 
 def has_gate(module: Path) -> bool:
-    """Whether `--gate` looks for tests in that module."""
+    """Returns True if `--gate` searches that module for tests."""
     return gate.is_named_module(module.relative_to(TOP).as_posix()) or (has_unit(module.parent) and has_unit(module))
 
 
 def has_long(module: Path) -> bool:
-    """Whether `--long` looks for tests in that module."""
+    """Returns True if `--long` searches that module for tests."""
     return "pytest.mark.long" in module.read_text(encoding="utf-8")
 
 
 def is_unit(item: pytest.Item) -> bool:
-    """Whether `--unit` runs it. `item` has the markers that its fixtures bring along."""
+    """Returns True if `--unit` runs it. `item` has the markers of its fixtures."""
     is_longer = any(mark.name in _LONGER for mark in item.iter_markers())
     return item.path.parent.name not in _ELSEWHERE and not is_longer and _SERVED.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def is_gate(item: pytest.Item) -> bool:
-    """Whether `--gate` runs it."""
+    """Returns True if `--gate` runs it."""
     return is_unit(item) or gate.is_named(item.nodeid)
 
 
@@ -87,7 +87,7 @@ def reason(words: str, why: str) -> str:
 
 
 def must_run(skipped: str) -> bool:
-    """Whether the CI machine has to run the tests that were skipped with this reason."""
+    """Returns True if the CI machine has to run the tests that were skipped with this reason."""
     return "not installed" in skipped or any(f"left out: {need.words} (" in skipped for need in NEEDS)
 
 
@@ -96,11 +96,11 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason=reason("as root", "no 
 
 
 def needs_program(name: str) -> pytest.MarkDecorator:
-    """For a test that compares with a program that a machine may not have. CI has it."""
+    """Skips a test that compares with a program that a machine may lack. CI has it."""
     return pytest.mark.skipif(not shutil.which(name), reason=reason(f"with {name}", f"{name} is not installed"))
 
 
 def summary(reasons: Iterable[str]) -> str:
-    """A line made of the skip reasons of all tests that did not run; "" if none was skipped."""
+    """Returns a line of the skip reasons of all tests that did not run; "" if none was skipped."""
     counts = Counter(match[1] for text in reasons if (match := _REASON.search(text)))
     return "left out: " + ", ".join(f"{count} {words}" for words, count in counts.most_common()) if counts else ""

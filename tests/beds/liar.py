@@ -1,4 +1,4 @@
-"""liar.py COUNTER ROOT[:HOW] ... -- rsync ...: a host that pretends; it stands before rsync as `rsync_path`.
+"""liar.py COUNTER ROOT[:HOW] ... -- rsync ...: a host that sends wrong files; it is called before rsync as `rsync_path`.
 
 The first transfer is answered out of the first ROOT, the second out of the next, the last one for ever after: there the asked path
 is looked up, not below /. HOW: `break` ends the connection when all was sent, `only=NAME` sends just that name below the path.

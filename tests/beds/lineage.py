@@ -26,7 +26,8 @@ def make_lineage(
     records: Mapping[int, Mapping[str, Any]] | None = None,
     anew: Iterable[int] = (),
 ) -> list[str]:
-    """Returns their names. `change(number, data)` changes the content of the backup before into that of this one.
+    """Makes the backups; returns their names. `change(number, data)` changes the content of the previous backup into that of this
+    one.
 
     `states`: of backups that are not complete; `records`: more keys of their backup.json; `anew`: backups that start empty.
     """
@@ -57,7 +58,7 @@ def _record(host: str, path: Path, started: datetime) -> dict[str, Any]:
 
 
 def writable(path: Path) -> None:
-    """Makes a backup writable, as no user should, so that a test can change it; `read_only` ends it."""
+    """Makes a backup writable, which no user should do, so that a test can change it; `read_only` ends that."""
     work("btrfs", "property", "set", "-f", "-ts", path, "ro", "false")
 
 

@@ -1,4 +1,4 @@
-"""backupd whose catalogue is locked by a writer when an expiry begins to reconcile: `locked_reconcile.py CATALOGUE WORDS...`.
+"""backupd whose catalogue is locked by a writer when an expiry starts to reconcile: `locked_reconcile.py CATALOGUE WORDS...`.
 
 It waits half a second for that writer, which stays to its end.
 """

@@ -13,7 +13,9 @@ from web.auth.store import Store
 
 @cache
 def logins_at(path: Path, users: Path, asks: int | None = None) -> LoginService:
-    """Answers at the socket `path` until the session of tests ends: this process's user, and the user `asks`; one for each path."""
+    """Answers at the socket `path` until the session of tests ends, to this process's user and the user `asks`; one service for
+    each path.
+    """
     asks = os.geteuid() if asks is None else asks
     users.mkdir(mode=0o700, parents=True, exist_ok=True)
     listening = socket.socket(socket.AF_UNIX)

@@ -1,4 +1,4 @@
-"""What a btrfs shares, as btrfs-progs counts it."""
+"""Shared data of a btrfs, as btrfs-progs counts it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from tests.beds.work import work
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Bytes below a path: all that its files refer to, what nothing else refers to, and what others refer to as well."""
+    """Bytes below a path: all data of its files, data without other references, and data with other references."""
 
     total: int
     exclusive: int
@@ -24,5 +24,5 @@ def shares(path: Path) -> Shares:
 
 
 def exclusive_bytes(path: Path) -> int:
-    """The bytes of data that would be free if `path` were gone."""
+    """Returns the bytes of data that would be free if `path` was deleted."""
     return shares(path).exclusive

@@ -75,7 +75,7 @@ _MASKED = (
 
 @functools.cache
 def why_not() -> str:
-    """Why this machine cannot boot a container, or ""."""
+    """Returns why this machine cannot boot a container, or ""."""
     if os.geteuid() != 0:
         return "no root"
     missing = [name for name in ("mmdebstrap", "systemd-nspawn") if not shutil.which(name)]
@@ -84,7 +84,7 @@ def why_not() -> str:
 
 @contextmanager
 def locked(kind: str = "machine") -> Iterator[None]:
-    """Only one session at a time fills the cache; a second one waits."""
+    """Lets only one session at a time fill the cache; others wait."""
     CACHE.mkdir(mode=0o755, exist_ok=True)
     with (CACHE / f"{kind}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -92,7 +92,7 @@ def locked(kind: str = "machine") -> Iterator[None]:
 
 
 def debian() -> Path:
-    """A Debian without btrkeep. Not to be changed."""
+    """Returns a Debian without btrkeep, which must not be changed."""
     with locked():
         return _debian()
 
@@ -102,7 +102,7 @@ def _debian() -> Path:
 
 
 def machine() -> Path:
-    """The folder. Made when it is not there yet."""
+    """Returns the folder, which is made if it is missing."""
     with locked():
         clean = _debian()
         recipe = b"".join((TOP / name).read_bytes() for name in ("install.sh", "setup.py", "scripts/ground.sh"))
@@ -202,7 +202,7 @@ def booted(
 
 
 def _ended(command: Sequence[str], timeout: float) -> subprocess.CompletedProcess[bytes]:
-    """Waits for a machine's end. It is also ended when the waiting is: a killed `timeout` would leave it running."""
+    """Waits for a machine's end. It is also ended with the waiting process, because a killed `timeout` would leave it running."""
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as machine:
         try:
             printed, errors = machine.communicate(timeout=timeout)
@@ -214,7 +214,7 @@ def _ended(command: Sequence[str], timeout: float) -> subprocess.CompletedProces
 
 @contextmanager
 def _cgroups(name: str) -> Iterator[list[Path]]:
-    """Cgroups of a boot's own. Two machines in one cgroup would take each other's processes for their own."""
+    """Makes separate cgroups for a boot. Two machines in one cgroup would treat each other's processes as their own."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
     tops = [Path(words[1]) for words in mounts if words[2] == "cgroup2" or (words[2] == "cgroup" and "name=systemd" in words[3])]
     groups = [top / name for top in tops]

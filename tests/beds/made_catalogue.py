@@ -22,14 +22,16 @@ from tests.beds.workers import made_once
 def made_catalogue(
     state: Path, hosts: int = 120, count: int = 34, *, now: datetime | None = None, hostile: bool = True, copies: bool = False
 ) -> Made:
-    """What runs in it is done by this process, or the one that started this worker; it lives, so that counts as running."""
+    """Makes the site; its running jobs belong to this process, which lives, so they count as running."""
     me = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
     started = str(start_time(me))
     return make(state, hosts, count, now=now, hostile=hostile, copies=copies, pid=me, pid_started=started, pictures=5)
 
 
 def shared_site(factory: pytest.TempPathFactory) -> Made:
-    """One of 40 hosts with 20 backups each, made once for all workers of the session. Tests may read it, but not change it."""
+    """Returns a site of 40 hosts with 20 backups each, made once for all workers of the session. Tests may read it, but not change
+    it.
+    """
     return _made_once(factory, "site-of-40", lambda state: made_catalogue(state, 40, 20))
 
 
@@ -56,7 +58,7 @@ EACH = 32  # backups of a host
 
 @functools.cache
 def many_backups(hosts: int) -> Path:
-    """A catalogue with 32 backups of each of that many hosts, made once a session: to be copied, not changed."""
+    """Returns a catalogue with 32 backups of each of that many hosts, made once a session: to be copied, not changed."""
     state = Path(tempfile.mkdtemp(prefix="many-", dir=session.folder())) / "state"
     assert make_catalogue.make(state, hosts, EACH) == hosts * EACH
     return state

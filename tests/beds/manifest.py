@@ -45,7 +45,7 @@ class Entry:
 
 
 def manifest(top: Path, blocks: bool = False) -> dict[bytes, Entry]:
-    """Every name below `top`, and `top` itself as b"", with all that a backup has to bring back.
+    """Returns each name below `top`, and `top` itself as b"", with everything that a backup has to contain.
 
     `blocks` adds the allocated 512-byte blocks of regular files: whether holes stayed holes.
     """
@@ -61,7 +61,7 @@ def manifest(top: Path, blocks: bool = False) -> dict[bytes, Entry]:
 
 
 def differences(source: dict[bytes, Entry], backup: dict[bytes, Entry]) -> list[str]:
-    """A line for every name that only one side has, and for every differing field of a common name; empty if equal."""
+    """Returns a line for each name that only one side has, and for each differing field of a common name; empty if equal."""
     lines = [f"{name!r}: only in the source" for name in sorted(source.keys() - backup.keys())]
     lines += [f"{name!r}: only in the backup" for name in sorted(backup.keys() - source.keys())]
     for name in sorted(source.keys() & backup.keys()):
@@ -100,7 +100,7 @@ def _entry(row: _Row, links: list[bytes], blocks: bool) -> Entry:
 
 
 def _walk(folder: int, name: bytes, path: bytes) -> Iterator[_Row]:
-    """The name in that open folder, and all below it. No path grows longer than the kernel allows."""
+    """Yields the name in that open folder, and everything below it. No path becomes longer than the kernel allows."""
     info = os.stat(name, dir_fd=folder, follow_symlinks=False)
     sha256 = _sha256(folder, name) if stat.S_ISREG(info.st_mode) else ""
     target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(info.st_mode) else b""

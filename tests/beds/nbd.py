@@ -17,14 +17,16 @@ _PATIENCE = 60.0
 
 
 def why_not() -> str:
-    """Why this machine cannot do that, or ""."""
+    """Returns why this machine cannot do that, or ""."""
     if missing := [package for name, package in _PROGRAMS.items() if not shutil.which(name)]:
         return f"{', '.join(missing)}: not installed"
     return "" if Path("/dev/fuse").exists() else "no FUSE"
 
 
 def filtered(stack: ExitStack, image: Path, name: str, *settings: str) -> Path:
-    """A file beside `image` that shows it through nbdkit's filter `name`, or several, with those settings, until `stack` ends."""
+    """Returns a file beside `image` that shows it through nbdkit's filter `name`, or several, with those settings, until `stack`
+    ends.
+    """
     socket = image.with_name(f"{image.name}-socket")
     filters = (f"--filter={text}" for text in name.split())
     _start(stack, "nbdkit", "--exit-with-parent", "--foreground", "--unix", socket, *filters, "file", image, *settings)
@@ -32,7 +34,7 @@ def filtered(stack: ExitStack, image: Path, name: str, *settings: str) -> Path:
 
 
 def shown(stack: ExitStack, image: Path) -> Path:
-    """A file beside `image` that shows the data served at IMAGE-socket, or soon served, until `stack` ends."""
+    """Returns a file beside `image` that shows the data served at IMAGE-socket, now or soon, until `stack` ends."""
     socket, disk = image.with_name(f"{image.name}-socket"), image.with_name(f"{image.name}-disk")
     disk.touch()
     wait_for(socket.exists)
@@ -49,7 +51,7 @@ def _start(stack: ExitStack, *words: str | Path) -> None:
 
 
 def wait_for(subject: Callable[[], bool]) -> None:
-    """Waits until it is true: until a socket is there, say."""
+    """Waits until it is true, for example until a socket exists."""
     deadline = time.monotonic() + _PATIENCE
     while not subject():
         assert time.monotonic() < deadline, "nbdkit or nbdfuse did not come up"

@@ -60,7 +60,7 @@ class Nights:
 
     @property
     def memory(self) -> Path:
-        """Where commands remember sent alarms while the state folder cannot be used."""
+        """Returns where commands remember sent alarms while the state folder cannot be used."""
         name = hashlib.sha256(os.fsencode(self.config)).hexdigest()[:16]
         return Path(f"/dev/shm/btrkeep-alarms-{os.geteuid()}-{name}")
 
@@ -98,7 +98,7 @@ class Nights:
         self.ssh(shlex.join([sys.executable, str(MIDSSH), str(count), end, command, "--"]))
 
     def rsync(self, script: str) -> Mapping[str, str]:
-        """An rsync of our own in front of the real one, as lines for the shell; "$REAL" is the real one. The environment for it.
+        """Puts our own rsync in front of the real one, as shell lines; "$REAL" is the real one. Returns its environment.
 
         A confined one could not do what such lines do.
         """
@@ -118,7 +118,7 @@ class Nights:
         return backupd("--config", self.config, *words, check=check, env=env)
 
     def run(self, *names: str, status: int = 0, env: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
-        """`backupd run --json` of these hosts, or all; its results by host, after checking the exit status."""
+        """Runs `backupd run --json` of these hosts, or all; returns its results by host, after checking the exit status."""
         self._begin()
         done = self.backupd("run", "--json", *(names or ["--all"]), check=False, env=env)
         assert done.returncode == status, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -126,7 +126,7 @@ class Nights:
         return {result["host"]: result for result in json.loads(done.stdout or "[]")}
 
     def night(self, *names: str, now: datetime | None = None) -> list[HostResult]:
-        """The same within this process, without pauses between attempts. `now`: its clock's time, right or wrong."""
+        """Does the same within this process, without pauses between attempts. `now`: its clock's time, right or wrong."""
         self._begin()
         become_reaper()  # like the command: it has to reap the processes of a confined rsync's cell
         config = load("main", self.config)
@@ -148,7 +148,7 @@ class Nights:
             return asyncio.run(NightRunner(site, planned, wait_for_slot=not names).run())
 
     def _begin(self) -> None:
-        """A command that only reads needs a catalogue, also before the first run."""
+        """Makes the catalogue, which commands that only read need, also before the first run."""
         if not self.state.exists():
             Catalogue.open(self.state, copies=False).close()
 
@@ -160,21 +160,21 @@ class Nights:
         return dict(answer)
 
     def listed(self, host: str) -> list[dict[str, Any]]:
-        """The host's backups in `list`, the newest first."""
+        """Returns the host's backups in `list`, the newest first."""
         return sorted(self.json("list", host), key=lambda backup: backup["name"] or "~", reverse=True)
 
     # --- what is there
 
     def names(self, host: str) -> list[str]:
-        """The names of the host's final backups, oldest first."""
+        """Returns the names of the host's final backups, oldest first."""
         return sorted(path.name for path in (self.pool / "hosts" / host).iterdir() if path.name[0].isdigit())
 
     def backup(self, host: str, name: str = "") -> Path:
-        """A backup's folder, the newest one's without a name."""
+        """Returns a backup's folder, the newest one's without a name."""
         return self.pool / "hosts" / host / (name or self.names(host)[-1])
 
     def data(self, host: str, source: Path | str, name: str = "") -> Path:
-        """Where a backup has what the host has at `source`."""
+        """Returns the folder of a backup that corresponds to `source` on the host."""
         return self.backup(host, name) / "data" / str(source).strip("/")
 
     def working(self, host: str, source: Path | str = "") -> Path:
@@ -184,17 +184,17 @@ class Nights:
         return dict(json.loads((self.backup(host, name) / "backup.json").read_text("utf-8")))
 
     def differences(self, host: str, source: Path, name: str = "", blocks: bool = False) -> list[str]:
-        """What differs between the source as it is now and a backup."""
+        """Returns the differences between the present source and a backup."""
         return differences(manifest(source, blocks), manifest(self.data(host, source, name), blocks))
 
     def subvolume(self, host: str, name: str = "") -> dict[str, str]:
-        """The output of `btrfs subvolume show`, by its own titles."""
+        """Returns the output of `btrfs subvolume show`, by its own titles."""
         lines = work("btrfs", "subvolume", "show", self.backup(host, name)).stdout.splitlines()
         pairs = (line.partition(":") for line in lines[1:])
         return {title.strip(): value.strip() for title, _, value in pairs}
 
     def grew_from(self, host: str) -> str | None:
-        """The name of the backup of which the newest is a snapshot, as btrfs has it."""
+        """Returns the name of the backup of which the newest is a snapshot, according to btrfs."""
         parent = self.subvolume(host)["Parent UUID"]
         uuids = {self.subvolume(host, name)["UUID"]: name for name in self.names(host)}
         return uuids.get(parent)

@@ -9,7 +9,7 @@ from importlib import import_module
 
 
 def refuse_beyond(count: int) -> None:
-    """Raises what Python raises when the kernel refuses a thread."""
+    """Raises Python's error for a thread that the kernel refuses."""
     start = threading.Thread.start
 
     def limited(self: threading.Thread) -> None:

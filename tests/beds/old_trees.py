@@ -10,7 +10,7 @@ from tests.beds.work import work
 
 
 def differing(tree: Path, copy: Path) -> str:
-    """Compared by an independent program: content, owners, modes, times, ACLs, attributes, hard links."""
+    """Returns the differences found by an independent program: content, owners, modes, times, ACLs, attributes, hard links."""
     words = ("rsync", "-n", "-aHAXc", "--numeric-ids", "--modify-window=-1", "--delete", "-i")
     return work(*words, f"{tree}/", f"{copy}/").stdout
 
@@ -27,7 +27,7 @@ def imported(nights: Nights, *words: str | Path, status: int = 0) -> Any:
 
 
 def dated(place: Path, count: int, fill: Callable[[Path, int], None]) -> Path:
-    """Folders with a date, each made of the one before by hard links, as rsync --link-dest does it."""
+    """Makes folders with a date, each from the one before by hard links, like rsync --link-dest."""
     root, before = place / "dated", None
     root.mkdir()
     source = place / "src"

@@ -11,7 +11,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Opens:
-    """Counts the times that watched files were opened. To get hold of one with O_PATH is not to open it."""
+    """Counts how often watched files were opened. A descriptor with O_PATH does not count."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -27,7 +27,7 @@ class Opens:
 
 @contextmanager
 def watched(*paths: Path) -> Iterator[Opens]:
-    """While the context lasts the kernel notes who opens one of `paths`."""
+    """Makes the kernel report each opening of one of `paths`, until the context ends."""
     fd = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     assert fd >= 0, os.strerror(ctypes.get_errno())
     try:

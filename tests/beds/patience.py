@@ -1,4 +1,4 @@
-"""The waiting times of the programs, and those of tests: the only list of these constants.
+"""The waiting times of the programs and of tests: the only list of these constants.
 
 A command in a test need not wait for the whole of any of `PAUSES`: the result is the same, only sooner. tests.beds.cli shortens
 them for commands that it runs to their end. With less `PATIENCE` a command stops waiting sooner; impatient.py has both. A test of a
@@ -44,7 +44,7 @@ PATIENCE: tuple[Wait, ...] = (
 
 
 def shorten(waits: Iterable[Wait], package: str) -> None:
-    """Sets them in this process, for one of our packages and the shared ground."""
+    """Sets them in this process, for one of our packages and the shared code."""
     for module, name, value in waits:
         if module.startswith((f"{package}.", "btrkeep.")):
             import_module(module)

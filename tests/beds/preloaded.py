@@ -33,7 +33,7 @@ _PROGRAM = "from tests.beds.preloaded import main; main()"
 
 
 class Preloaded:
-    """`backupd(WORDS)` as tests.beds.cli has it, without the start-up; or another of our programs."""
+    """`backupd(WORDS)` like tests.beds.cli, without the start-up; or another of our programs."""
 
     def __init__(self, server: "Popen[str]", package: str) -> None:
         self._server = server
@@ -49,7 +49,7 @@ class Preloaded:
     def run(
         self, words: list[str], env: Mapping[str, str], cwd: Path, timeout: float, at: Deed | None = None
     ) -> "CompletedProcess[str]":
-        """As subprocess.run. What keeps the answer from being read to its end ends the process that all is forked from."""
+        """Like subprocess.run. If the answer cannot be read completely, the process from which commands are forked is ended."""
         server = self._server
         assert server.stdin
         assert server.stdout
@@ -65,11 +65,11 @@ class Preloaded:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can fork."""
+        """Returns True if it can fork."""
         return self._server.poll() is None
 
     def close(self) -> None:
-        """It ends."""
+        """Ends the process."""
         assert self._server.stdin
         assert self._server.stdout
         self._server.stdin.close()
@@ -81,7 +81,7 @@ _ENVIRONMENT = {"PYTHONPATH": str(TOP), "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
 
 
 def start(package: str = "backupd") -> Preloaded:
-    """The process that everything is forked from; it ends when it is closed, or with us."""
+    """Starts the process from which commands are forked; it ends when it is closed, or with this process."""
     env = {**os.environ, **_ENVIRONMENT, "OPENBLAS_NUM_THREADS": "1"}  # only one thread can be forked
     words = [sys.executable, "-P", "-c", _PROGRAM, package]
     return Preloaded(Popen(words, stdin=PIPE, stdout=PIPE, text=True, env=env), package)
@@ -89,7 +89,7 @@ def start(package: str = "backupd") -> Preloaded:
 
 @contextmanager
 def preloaded() -> Iterator[Preloaded]:
-    """One for the block."""
+    """Yields such a process for the block."""
     server = start()
     try:
         yield server
@@ -118,7 +118,9 @@ def _serve(package: str, commands: IO[str], answers: IO[str]) -> None:
 
 
 def _become(package: str, words: list[str], env: dict[str, str], cwd: str, texts: list[int], at: Deed | None) -> None:
-    """Never returns: what a program's end does beyond that (flushing, waiting for threads) our commands have done by then."""
+    """Runs the program and never returns: our commands have already done the other work of a program's end (flushing, waiting for
+    threads).
+    """
     status = 1
     try:
         main = import_module(f"{package}.cli").main
@@ -153,7 +155,7 @@ def _read(text: int) -> str:
 
 
 def main() -> None:
-    """What the process that is forked from does."""
+    """Runs in the process from which commands are forked."""
     package = sys.argv[1]
     _import_everything(package)
     shorten(PAUSES, package)

@@ -46,7 +46,7 @@ _HTML = re.compile(rf"<code>((?:{'|'.join(OURS)}|systemctl|journalctl) [^<]+)</c
 
 @cache
 def printed_commands() -> dict[str, list[str]]:
-    """Each command with the places, file and line, that print it."""
+    """Returns each command with the places, file and line, that print it."""
     commands: dict[str, list[str]] = {}
     for place in _PLACES:
         for path in sorted((TOP / place).rglob("*.py")):
@@ -72,7 +72,7 @@ def _in_module(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _no_advice(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yields the strings that are docstrings, parts of f-strings, help texts, and what a process is called in its lock."""
+    """Yields the strings that are docstrings, parts of f-strings, help texts, and names of processes in their locks."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr):
             yield node.value
@@ -105,7 +105,7 @@ def _in_text(text: str) -> Iterator[str]:
 
 
 def is_command(command: str) -> bool:
-    """Whether the second word is a command, an option or a placeholder. In "btrfs-balancer meanwhile" it is not."""
+    """Returns True if the second word is a command, an option or a placeholder. In "btrfs-balancer meanwhile" it is not."""
     program, _, rest = command.partition(" ")
     word = rest.partition(" ")[0]
     return program not in COMMANDS or word in COMMANDS[program] or word.startswith(("-", "{"))

@@ -90,6 +90,6 @@ class Faults:
 
 @contextmanager
 def faulty_proxy(server: int) -> Iterator[Faults]:
-    """Ports in front of the server's port; all of them are deaf afterwards."""
+    """Yields ports in front of the server's port; all of them stop working at the end."""
     with ExitStack() as stack:
         yield Faults(server, stack)

@@ -8,7 +8,7 @@ from tests.beds.work import work
 
 
 def random_tree(top: Path, seed: int, names: int = 260) -> None:
-    """Folders, files, symlinks, hard links of both, and now and then something that is not done in groups."""
+    """Makes folders, files, symlinks, hard links of both, and some files that are not copied in groups."""
     chance, folders, linkable = random.Random(seed), [top], list[Path]()
     top.mkdir(parents=True)
     for number in range(names):

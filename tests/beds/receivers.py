@@ -16,7 +16,7 @@ from aiosmtpd.smtp import SMTP
 
 @dataclass(slots=True)
 class Web:
-    """`got`: method, path and body of each request, in order. `status`: of the answers, which wait until `hang` is set."""
+    """`got`: method, path and body of each request, in order. `status`: that of the answers, which wait until `hang` is set."""
 
     port: int = 0
     status: int = 200
@@ -68,14 +68,14 @@ def web() -> Iterator[Web]:
 
 @dataclass(slots=True)
 class Mail:
-    """`got`: the messages, as Python's own parser of mails has them."""
+    """`got`: the messages, from Python's own parser of mails."""
 
     port: int = 0
     got: list[EmailMessage] = field(default_factory=list)
 
 
 class _Postman:
-    """What aiosmtpd wants: a plain object, it hangs things on it."""
+    """A handler for aiosmtpd: a plain object, to which aiosmtpd adds attributes."""
 
     def __init__(self, result: Mail) -> None:
         self._told = result
@@ -89,7 +89,7 @@ class _Postman:
 
 @contextmanager
 def mail() -> Iterator[Mail]:
-    """A mail server that takes every mail. In a loop of its own: aiosmtpd's Controller wants to know the port beforehand."""
+    """Yields a mail server that accepts every mail, in a separate loop: aiosmtpd's Controller needs the port in advance."""
     result = Mail()
     loop = asyncio.new_event_loop()
     server = loop.run_until_complete(loop.create_server(lambda: SMTP(_Postman(result), loop=loop), "127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Gives coverage the running test module, also in started processes: `-p tests.beds.recording` (see CONTRIBUTING)."""
+"""Reports the running test module to coverage, also in started processes: `-p tests.beds.recording` (see CONTRIBUTING)."""
 
 import os
 from collections.abc import Iterator

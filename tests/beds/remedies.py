@@ -1,4 +1,4 @@
-"""Types the commands that our programs print, as an administrator pastes them: with bash, in another folder."""
+"""Types the commands that our programs print, like an administrator who pastes them: with bash, in another folder."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ _CONFIG = r"(?: --(?:config|pool|state|data|users|socket|login) (?:'[^']*'|\S+))
 
 
 def types(*commands: str) -> Callable[[T], T]:
-    """Names the printed commands, as tests.beds.printed has them, that a test types; `typist` fails if it does not."""
+    """Returns the printed commands, from tests.beds.printed, that a test types; `typist` fails if it does not."""
 
     def named(test: T) -> T:
         test.types = commands  # type: ignore[attr-defined]
@@ -88,7 +88,7 @@ def typing(test: Callable[..., Any]) -> Iterator[Typist]:
 
 
 def refused(nights: Nights, *words: str | Path) -> Done:
-    """What a command prints that does not do what it was asked for."""
+    """Returns the output of a command that refuses its request."""
     done = backupd("--config", nights.config, *words, check=False, as_printed=True)
     assert done.returncode != 0, explain(done)
     assert "Traceback" not in done.stderr, explain(done)
@@ -96,7 +96,7 @@ def refused(nights: Nights, *words: str | Path) -> Done:
 
 
 def prints(nights: Nights, *words: str | Path) -> Done:
-    """The output of a command, with any exit status."""
+    """Returns the output of a command, with any exit status."""
     done = backupd("--config", nights.config, *words, check=False, as_printed=True)
     assert "Traceback" not in done.stderr, explain(done)
     return done

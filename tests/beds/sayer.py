@@ -18,7 +18,9 @@ LONGEST = 4000  # of a frame that rsync accepts; a frame without a newline does 
 
 
 def pass_greeting(stream: IO[bytes]) -> None:
-    """Version, compatibility flags, a list of checksums when the flags say so, and a seed: the data before the frames."""
+    """Passes on the data before the frames: version, compatibility flags, a list of checksums if the flags require it,
+    and a seed.
+    """
 
     def take(size: int) -> bytes:
         piece = stream.read(size)

@@ -1,4 +1,4 @@
-"""Commands of a stream of `btrfs send`, as bytes: whole ones, whatever their content is.
+"""Commands of a stream of `btrfs send`, as bytes: complete ones, whatever their content is.
 
 Written from btrfs's documentation of the stream alone, without importing btrkeep.
 """
@@ -22,7 +22,7 @@ def command(which: int, *attributes: tuple[int, bytes]) -> bytes:
 
 
 def _with_data(which: int, *attributes: tuple[int, bytes], data: bytes) -> bytes:
-    """From version 2 on the length of the last attribute, the data, is the rest of the command's."""
+    """Appends data. From version 2 on, the length of the last attribute, the data, is the rest of the command's length."""
     return _of(which, _fields(attributes) + struct.pack("<H", 19) + data)
 
 

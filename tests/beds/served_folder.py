@@ -20,7 +20,7 @@ from tests.beds.work import work
 
 
 def why_not() -> str:
-    """Why this machine cannot do that, or ""."""
+    """Returns why this machine cannot do that, or ""."""
     if not (shutil.which("rclone") and shutil.which("fusermount3")):
         return "rclone, fuse3: not installed"
     return "" if Path("/dev/fuse").exists() else "no FUSE"
@@ -28,7 +28,7 @@ def why_not() -> str:
 
 @contextmanager
 def served(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """The content of the folder is served at its place while this lasts. Yields the server: SIGSTOP makes it silent."""
+    """Serves the content of the folder at its place during the block. Yields the server: SIGSTOP makes it silent."""
     behind = folder.with_name(f"{folder.name}-behind")
     folder.rename(behind)
     folder.mkdir()
@@ -47,7 +47,7 @@ def served(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def stop(server: "subprocess.Popen[bytes]") -> None:
-    """Makes it silent. The signal reaches its threads one after the other, and the last one could still answer."""
+    """Makes the server silent. The signal reaches its threads one after the other, and the last one could still answer."""
     server.send_signal(signal.SIGSTOP)
     tasks = Path(f"/proc/{server.pid}/task")
     wait_for(lambda: {path.read_text().rpartition(")")[2].split()[0] for path in tasks.glob("*/stat")} == {"T"})

@@ -1,4 +1,4 @@
-"""The root service as a process of its own, asked over its socket."""
+"""The root service as a separate process, and requests over its socket."""
 
 import os
 import signal
@@ -17,14 +17,14 @@ from tests.beds.cli import BACKUPD, backupd_start
 
 @dataclass(slots=True)
 class Service:
-    """`log` is its output, which under systemd goes to the journal."""
+    """`log`: its output, which under systemd goes to the journal."""
 
     process: subprocess.Popen[str]
     socket: Path
     log: Path
 
     def agent(self, who: str = "alice", patience: float = 20) -> RootServiceClient:
-        """Asks as the user that the test runs as."""
+        """Returns a client for the user that runs the test."""
         return RootServiceClient(self.socket, who, patience)
 
     @property
@@ -36,7 +36,7 @@ class Service:
 def serving(
     config: Path, *words: str | Path, socket: Path | None = None, program: Sequence[str | Path] = BACKUPD
 ) -> Iterator[Service]:
-    """`backupd serve --no-systemd` while the context lasts; it must end well then, unless it has ended before."""
+    """Runs `backupd serve --no-systemd` while the context lasts; it must end without an error then, unless it has ended before."""
     folder = Path(tempfile.mkdtemp(prefix="serve-", dir=session.folder()))
     folder.chmod(0o755)
     path = socket or folder / "s"

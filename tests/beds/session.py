@@ -27,14 +27,18 @@ _LONGEST_DETACH = 2.0  # seconds
 
 
 def places() -> list[Path]:
-    """Where session folders may lie: in memory first. The environment may name one other place, as for a session in a test."""
+    """Returns the possible places of session folders: in memory first. The environment may name one other place, as for a session
+    in a test.
+    """
     if chosen := os.environ.get(PLACE):
         return [Path(chosen)]
     return [place for place in (_RAM, Path(tempfile.gettempdir())) if place.is_dir()]
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when it is gone. With it no number is taken for another's."""
+    """Returns when a process started, in clock ticks since boot; None if it has ended. It distinguishes processes with the same
+    pid.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -53,7 +57,7 @@ def is_alive(name: str) -> bool:
 
 
 def folder(room: int = 0) -> Path:
-    """This session's folder, in memory when `room` bytes still fit there, else in TMPDIR; made when it is not there."""
+    """Returns this session's folder, in memory if `room` bytes still fit there, else in TMPDIR; it is made if it is missing."""
     fitting = [place for place in places() if shutil.disk_usage(place).free >= room]
     path = (fitting or places()[-1:])[0] / own_name()
     path.mkdir(mode=0o755, exist_ok=True)
@@ -61,7 +65,7 @@ def folder(room: int = 0) -> Path:
 
 
 def has_attributes(place: Path) -> bool:
-    """Whether its files can have attributes of users: in memory only since Linux 6.6."""
+    """Returns True if its files can have attributes of users: in memory only since Linux 6.6."""
     with tempfile.NamedTemporaryFile(dir=place) as file, contextlib.suppress(OSError):
         os.setxattr(file.fileno(), "user.it", b"")
         return True
@@ -73,14 +77,14 @@ def folders_of(name: str) -> list[Path]:
 
 
 def dead_sessions() -> set[str]:
-    """Names of sessions of this user that were killed and whose folders are still there."""
+    """Returns the names of this user's sessions that were killed and whose folders still exist."""
     paths = (path for place in places() for path in place.glob(f"{PREFIX}*"))
     names = {path.name for path in paths if _NAME.fullmatch(path.name) and _is_ours(path)}
     return {name for name in names if not is_alive(name) or _is_orphan(name)}
 
 
 def _is_orphan(name: str) -> bool:
-    """Whether a living session was started by one that is gone: a worker of a killed pytest."""
+    """Returns True if a living session was started by one that has ended: a worker of a killed pytest."""
     mark = _mark_of(_pid_of(name))
     return mark is not None and not is_alive(mark)
 
@@ -97,7 +101,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def mounts_below(path: Path, process: int | str = "self") -> list[Path]:
-    """Mount points at or below `path` that a process sees, the innermost first."""
+    """Returns the mount points at or below `path` that a process sees, the innermost first."""
     points = []
     for line in Path(f"/proc/{process}/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), line.split()[4])
@@ -107,7 +111,7 @@ def mounts_below(path: Path, process: int | str = "self") -> list[Path]:
 
 
 def loops_below(path: Path) -> list[str]:
-    """Loop devices whose image is below `path`: names such as /dev/loop3."""
+    """Returns the loop devices whose image is below `path`: names such as /dev/loop3."""
     lines = []
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:
@@ -120,7 +124,7 @@ def loops_below(path: Path) -> list[str]:
 
 
 def _is_leaving(device: str) -> bool:
-    """Whether the kernel detaches a loop device when its last user has closed it."""
+    """Returns True if the kernel detaches a loop device when its last user has closed it."""
     try:
         return (Path("/sys/block") / Path(device).name / "loop/autoclear").read_text(encoding="ascii").strip() == "1"
     except OSError:  # detached meanwhile
@@ -128,14 +132,16 @@ def _is_leaving(device: str) -> bool:
 
 
 def processes_of(name: str) -> dict[int, str]:
-    """Processes, other than this one, that were started by that session: number and command line."""
+    """Returns processes, other than this one, that were started by that session: number and command line."""
     noted = _noted_pids(name)
     marked = (pid for pid in _pids() if pid != os.getpid() and _mark_of(pid) == name)
     return {pid: _command_line(pid) for pid in [*noted, *marked]}
 
 
 def _noted_pids(name: str) -> list[int]:
-    """Those in the session's .pid files whose command line still names its folder: the number may be another's by now."""
+    """Returns those in the session's .pid files whose command line still names its folder: the number may belong to another process
+    now.
+    """
     notes = [note for path in folders_of(name) for note in path.glob("*/*.pid")]
     numbers = [int(text) for note in notes if (text := note.read_text(encoding="ascii").strip())]
     return [pid for pid in numbers if name in _command_line(pid)]
@@ -177,7 +183,7 @@ def _kill(processes: dict[int, str]) -> list[str]:
 
 
 def _works_in(pid: int, point: Path) -> bool:
-    """Whether a process has its folder or an open file below `point`, which keeps that from being unmounted."""
+    """Returns True if a process has its folder or an open file below `point`, which prevents unmounting it."""
     links = [Path(f"/proc/{pid}/cwd"), Path(f"/proc/{pid}/root")]
     with contextlib.suppress(OSError):
         links += Path(f"/proc/{pid}/fd").iterdir()
@@ -210,7 +216,7 @@ def remove(path: Path) -> list[str]:
 
 
 def _open_folders(path: Path) -> None:
-    """Lets this user into every folder of a tree: some tests of ordinary users leave folders that they may not read."""
+    """Gives this user access to every folder of a tree: some tests of ordinary users leave folders that they may not read."""
     for folder, names, _ in os.walk(path):
         for name in names:
             if not (inner := Path(folder, name)).is_symlink():
@@ -232,12 +238,12 @@ def _unmount(point: Path) -> list[str]:
 
 
 def holders(point: Path) -> list[str]:
-    """The processes that work in a mount, a line each."""
+    """Returns the processes that work in a mount, a line each."""
     return [f"process {pid} holds it: {_command_line(pid)}" for pid in _pids() if _works_in(pid, point)]
 
 
 def with_a_copy(point: Path) -> list[str]:
-    """The processes that have the mount in a namespace of their own, a line each."""
+    """Returns the processes that have the mount in another namespace, a line each."""
     lines = []
     for pid in _pids():
         with contextlib.suppress(OSError):
@@ -262,7 +268,7 @@ def unmount_copies(path: Path) -> None:
 
 
 def _own_holders(name: str, point: Path) -> dict[int, str]:
-    """The session's processes that work in `point`: marked ones, and those with its folder in their words.
+    """Returns the session's processes that work in `point`: marked ones, and those with its folder in their words.
 
     Our programs start theirs with an environment of their own, so an orphaned rsync carries no mark; its paths give it away.
     """
@@ -289,12 +295,12 @@ _elsewhere: set[Path] = set()
 
 
 def remove_at_end(path: Path) -> None:
-    """Notes a folder outside of the session's own that a command makes when something fails, and that nothing may be left of."""
+    """Records a folder outside of the session's own that a command makes after a failure, and that must be removed."""
     _elsewhere.add(path)
 
 
 def end_session(name: str, patience: float = 0) -> list[str]:
-    """Removes everything that the session `name` owns; reports what should already have been removed."""
+    """Removes everything that the session `name` owns; reports resources that should already have been removed."""
     problems = end_processes(name, patience)
     for path in folders_of(name):
         problems += [f"{point} was still mounted" for point in mounts_below(path)]
@@ -306,7 +312,7 @@ def end_session(name: str, patience: float = 0) -> list[str]:
 
 
 def clear_dead_sessions() -> list[str]:
-    """Clears away after sessions that were killed: their names."""
+    """Removes the remains of killed sessions; returns their names."""
     dead = sorted(dead_sessions())
     for name in dead:
         if is_alive(name):

@@ -1,4 +1,4 @@
-"""Filesystems of every shape, cut to pieces, and a moment when nothing in them changes."""
+"""Filesystems of every shape, with fragmented space, and a moment when nothing in them changes."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Shape:
-    """How a filesystem is made, and what must then be seen of it, or the test shows nothing."""
+    """How a filesystem is made, and what must be visible in it afterwards, because otherwise the test shows nothing."""
 
     devices: int = 1
     mkfs: tuple[str, ...] = ()
@@ -49,7 +49,8 @@ SHAPES = {
 
 
 def fragment(point: Path, seed: int = 7) -> None:
-    """Files take turns at the space until it is full, and some of them go: the most finely cut first, then coarser ones.
+    """Files take turns at the space until it is full, and some of them are deleted: the most fragmented parts first, then coarser
+    ones.
 
     So some block groups are bitmaps, some are not, some are nearly full. Before that small files, reflinks, and a snapshot whose
     source changes, bring references of every kind.
@@ -71,7 +72,7 @@ def fragment(point: Path, seed: int = 7) -> None:
 
 
 def take_turns(point: Path, name: str, sizes: list[int], total: int) -> None:
-    """Three files; with a `total` of 0, until the filesystem is full. One of them is removed, with its pieces."""
+    """Writes three files in turn; with a `total` of 0, until the filesystem is full. One of them is removed, with its pieces."""
     fds = [os.open(point / f"{name}{number}", os.O_CREAT | os.O_RDWR) for number in range(3)]
     try:
         ends = [0, 0, 0]

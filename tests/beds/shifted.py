@@ -15,7 +15,7 @@ if __name__ == "__main__":
     right_datetime, right_time = dt.datetime, time.time
 
     class Shifted(dt.datetime):
-        """As all modules see it that are imported from here on."""
+        """The clock for all modules that are imported from now on."""
 
         @classmethod
         def now(cls, tz: dt.tzinfo | None = None) -> "Shifted":

@@ -1,4 +1,4 @@
-"""source_killed.py COUNT PROGRAM ITS-WORDS: btrkeep-source, which kills itself at the COUNTth thing that it changes.
+"""source_killed.py COUNT PROGRAM ITS-WORDS: btrkeep-source, which kills itself before its COUNTth change.
 
 That is each ioctl, lock, program, and each file that is made, renamed or deleted: before the kernel does it. With 0 it is not
 killed, and the last line of its standard error is their number. The program needs no hooks for it: Python announces these calls.

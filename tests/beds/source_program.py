@@ -1,4 +1,4 @@
-"""A host with btrkeep-source: the program as the forced command of keys of a real ssh server, and a real rsync that asks for it."""
+"""A host with btrkeep-source: the program as the forced command of keys of a real ssh server, and a real rsync that requests it."""
 
 import json
 import re
@@ -32,7 +32,7 @@ class SourceHost:
         self.keys: dict[str, Path] = {}
 
     def words(self, server: str = "office") -> list[str]:
-        """The program with the words that a key's line has."""
+        """Returns the command of a key's line."""
         return [str(PROGRAM), "--config", str(self.config), "--state", str(self.state), "--server", server]
 
     def ssh(self, server: str = "office", mode: str = "") -> tuple[str, ...]:
@@ -44,11 +44,11 @@ class SourceHost:
     def request(
         self, command: str, server: str = "office", check: bool = True, mode: str = ""
     ) -> "subprocess.CompletedProcess[str]":
-        """What the server gets for this line."""
+        """Returns the answer to the server for this line."""
         return work(*self.ssh(server, mode), self.sshd.address, command, check=check)
 
     def refusal(self, command: str, server: str = "office", mode: str = "") -> str:
-        """The line with which that is refused."""
+        """Returns the line with which that is refused."""
         done = self.request(command, server, check=False, mode=mode)
         assert (done.returncode, done.stdout) == (1, ""), done
         assert done.stderr.startswith("btrkeep-source: "), done.stderr
@@ -72,7 +72,7 @@ class SourceHost:
         return sorted(Path(path).name for path in dump["streams"])
 
     def rsync_words(self, name: str, path: Path | str, target: Path, *options: str, server: str = "office") -> list[str]:
-        """An rsync as a run makes it; without a session (`name`) it asks for the live files."""
+        """Returns the words of an rsync of a run; without a session (`name`) it requests the live files."""
         program = ["--rsync-path", f"btrkeep-source rsync {name}"] if name else []
         source = f"{self.sshd.address}:/./{str(path).strip('/')}/"
         return ["rsync", *OPTIONS, *options, *program, "-e", shlex.join(self.ssh(server)), source, f"{target}/"]
@@ -84,7 +84,7 @@ class SourceHost:
         return target / str(path).strip("/")
 
     def left(self, *tops: Path) -> list[str]:
-        """What sessions have left: records, locks of sessions, and folders of snapshots at the top of these mounts."""
+        """Returns the remains of sessions: records, locks, and folders of snapshots at the top of these mounts."""
         records = (
             [path.name for path in self.state.glob("*") if not re.fullmatch(r"all.lock|view|dump-.*", path.name)]
             if self.state.exists()

@@ -1,4 +1,4 @@
-"""An ssh server of the session's own on the loopback address, with keys that live as long as it does."""
+"""An ssh server of the session on the loopback address, with keys that last as long as it does."""
 
 import os
 import pwd
@@ -39,7 +39,7 @@ _CONFIG_NEWER = "PerSourcePenalties no\n"
 
 
 def why_not() -> str:
-    """Why this machine can run no ssh server for tests, or ""."""
+    """Returns why this machine cannot run an ssh server for tests, or ""."""
     if not Path(SSHD).exists() or not shutil.which("ssh"):
         return "openssh-server is not installed"
     try:
@@ -75,12 +75,12 @@ class Sshd:
         return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
 
     def ssh(self, key: Path | None = None) -> tuple[str, ...]:
-        """The client's words up to the host, for `rsync -e` or for a direct call."""
+        """Returns the client's words up to the host, for `rsync -e` or for a direct call."""
         files = ("-i", str(key or self.key), "-o", f"UserKnownHostsFile={self.known_hosts}")
         return ("ssh", "-F", "none", "-p", str(self.port), *files, "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes")
 
     def authorize(self, options: str) -> Path:
-        """A further key whose line in authorized_keys starts with `options`, such as `restrict,command="rrsync -ro /"`."""
+        """Makes a further key whose line in authorized_keys starts with `options`, such as `restrict,command="rrsync -ro /"`."""
         key = self.folder / f"key-{time.monotonic_ns()}"
         _authorize(self.folder, key, options)
         return key

@@ -1,4 +1,4 @@
-"""Streams that no `btrfs send` makes: what follows the first command and the record, in the version 2 of the stream."""
+"""Streams that no `btrfs send` makes: the commands after the first one and the record, in version 2 of the stream."""
 
 import struct
 import zlib

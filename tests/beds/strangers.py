@@ -31,7 +31,7 @@ def entered_state(prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def holding(state: Path, user: int) -> Iterator[subprocess.Popen[str]]:
-    """Yields the process once it holds something. As root (0) it is what has had the files open since their modes let it."""
+    """Yields the process as soon as it holds a lock. As root (0) it has the files open since before their modes were restricted."""
     code = readable()
     words = code.run_as(user, code.top / HOLDER, state) if user else (sys.executable, TOP / HOLDER, state)
     process = subprocess.Popen(words, env={**os.environ, **code.environment}, stdout=subprocess.PIPE, text=True)
@@ -47,7 +47,7 @@ def holding(state: Path, user: int) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def writing_once_gone(state: Path, path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Yields a process that begins to write in the catalogue when `path` is deleted, and then keeps all other writers waiting."""
+    """Yields a process that starts to write in the catalogue when `path` is deleted, and then blocks all other writers."""
     words = (sys.executable, TOP / "tests/beds/late_writer.py", state / "catalogue.sqlite", path)
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:

@@ -1,4 +1,4 @@
-"""Two names in a tree that are exchanged all the time, like an attack on the moment between check and use."""
+"""Two names in a tree that are exchanged all the time, like an attack in the moment between check and use."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ while True:
 
 @contextmanager
 def swapping(path: Path, other: Path, read_only: Path | None = None) -> Iterator[None]:
-    """Exchanges two names as fast as it can, in another process: `path` is the one, then the other.
+    """Exchanges two names as fast as it can, in another process: `path` is alternately one and the other.
 
     `read_only`: a subvolume that is made writable only for each exchange.
     """

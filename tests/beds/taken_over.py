@@ -134,23 +134,23 @@ class Attempts:
 
 
 def inherited() -> tuple[int, ...]:
-    """All descriptors but the first three, as rsync leaves them to what it starts."""
+    """Returns all descriptors but the first three, as a program that rsync starts would have them."""
     return tuple(number for number in range(3, 64) if _is_open(number))
 
 
 def marked(number: int) -> None:
-    """Writes an attribute, and takes it away again."""
+    """Writes an attribute, and removes it again."""
     os.setxattr(number, "trusted.evil", b"")
     os.removexattr(number, "trusted.evil")
 
 
 def opened(path: Path, how: int) -> None:
-    """Opens a file as rsync may, and closes it."""
+    """Opens a file like rsync, and closes it."""
     os.close(os.open(path, how))
 
 
 def not_known(call: Callable[..., object], *words: object) -> None:
-    """Fails only where the call itself is refused; whatever else the kernel says of its arguments is not a refusal."""
+    """Fails only if the call itself is refused; another error of the kernel about its arguments is not a refusal."""
     try:
         call(*words)
     except OSError as error:

@@ -19,7 +19,7 @@ _WIDTH, _HEIGHT = 200, 50
 
 
 class Terminal:
-    """The other end. `text` is all that was shown so far, line ends as in a file."""
+    """The other end of the terminal. `text`: the output so far, with line ends as in a file."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", end: int) -> None:
         self.process = process
@@ -50,7 +50,7 @@ class Terminal:
         os.write(self._end, keys.encode())
 
     def interrupted(self) -> int:
-        """The exit status after Ctrl-C. After several, if need be: one between a prompt and its read can be missed."""
+        """Returns the exit status after Ctrl-C, or several: one between a prompt and its read can be missed."""
         for _ in range(20):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGINT)
@@ -60,13 +60,13 @@ class Terminal:
         return self.ends(5)
 
     def goes_away(self) -> None:
-        """Closes the window: the session gets SIGHUP, and every later write fails."""
+        """Closes the window: the session gets SIGHUP, and each later write fails."""
         os.close(self._end)
         self._end = -1
         os.killpg(self.process.pid, signal.SIGHUP)
 
     def close(self) -> None:
-        """Ends the command, if need be."""
+        """Ends the command, if necessary."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -74,7 +74,7 @@ class Terminal:
             os.close(self._end)
 
     def ends(self, seconds: float = 100) -> int:
-        """Reads on to the command's end; its exit status."""
+        """Reads up to the command's end; returns its exit status."""
         deadline = time.monotonic() + seconds
         while self._read(deadline - time.monotonic()):
             pass
@@ -98,7 +98,7 @@ class Terminal:
 def at_a_terminal(
     words: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: Path | None = None, width: int = _WIDTH
 ) -> Iterator[Terminal]:
-    """Starts the command with a terminal of its own as all three files; killed at the end, if need be."""
+    """Starts the command with a separate terminal as all three files; it is killed at the end if necessary."""
     end, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _HEIGHT, width, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}  # pytest-xdist sets them

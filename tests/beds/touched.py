@@ -55,7 +55,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Test modules, each in one of the first three."""
+    """Test modules, each in one of the first three fields."""
 
     touched: tuple[str, ...]
     in_turn: tuple[str, ...]
@@ -64,12 +64,14 @@ class Choice:
 
 
 def is_wide(changed: Iterable[str]) -> bool:
-    """Whether a change of these files may touch any test."""
+    """Returns True if a change of these files may touch any test."""
     return any(path.startswith(_WIDE) or path.endswith("/conftest.py") for path in changed)
 
 
 def without_users(records: Mapping[str, Record], changed: Iterable[str]) -> list[str]:
-    """Python files among `changed` that no record has: new modules, and those that only declare. No tests are chosen by them."""
+    """Returns the Python files among `changed` that no record has: new modules, and those with declarations only. No tests are
+    chosen by them.
+    """
     used = {name for record in records.values() for name in record.uses}
     by_folder = tuple(files for files, _ in _BY_FOLDER)
     return sorted(
@@ -80,13 +82,15 @@ def without_users(records: Mapping[str, Record], changed: Iterable[str]) -> list
 
 
 def turns_wanted(newest: int, commits: int, changed: Iterable[str]) -> tuple[int, ...]:
-    """The turns of the newest commit and of those before it, `commits` in all, newest first; after a wide change two at least."""
+    """Returns the turns of the newest commit and of those before it, `commits` in all, newest first; after a wide change at least
+    two.
+    """
     count = max(commits, 2 if is_wide(changed) else 1)
     return tuple((newest - back) % TURNS for back in range(min(count, TURNS)))
 
 
 def chosen(records: Mapping[str, Record], modules: Collection[str], changed: Collection[str], turns: Sequence[int]) -> Choice:
-    """`modules` are all test modules, `changed` the files that a change touches, `turns` what `turns_wanted` returns.
+    """Chooses. `modules`: all test modules; `changed`: the files that a change touches; `turns`: from `turns_wanted`.
 
     A module that changed itself comes first; then those that use most of the changed modules, where a module that all use counts
     little; then those without a record, in another order each turn, with the average duration. The first turn always has time, each
@@ -137,8 +141,8 @@ def _weight(module: str, record: Record | None, changed: Collection[str], users:
 
 
 def read_records(text: str) -> dict[str, Record]:
-    """The content of tests/recorded.json, {"modules": [PATH, ...], "tests": {TEST MODULE: [SECONDS, TURN, [NUMBER OF A MODULE,
-    ...]], ...}}.
+    """Returns the content of tests/recorded.json, {"modules": [PATH, ...], "tests": {TEST MODULE: [SECONDS, TURN, [NUMBER OF A
+    MODULE, ...]], ...}}.
 
     Raises ValueError.
     """
@@ -158,8 +162,8 @@ def read_records(text: str) -> dict[str, Record]:
 
 
 def merged(old: Mapping[str, Record], new: Mapping[str, Record], modules: Collection[str]) -> dict[str, Record]:
-    """The records of `new`, and those of `old` for the others of `modules`. One that used nothing, since all of its tests were left
-    out, replaces none.
+    """Returns the records of `new`, and those of `old` for the others of `modules`. A record without used modules, because all of
+    its tests were left out, replaces none.
 
     A module keeps its turn for ever, else it could miss it. A new one gets the turn that has least to do, the longest first.
     """
@@ -176,7 +180,7 @@ def merged(old: Mapping[str, Record], new: Mapping[str, Record], modules: Collec
 
 
 def write_records(records: Mapping[str, Record]) -> str:
-    """The text of tests/recorded.json: a line for each module. `records` as `merged` returns them."""
+    """Returns the text of tests/recorded.json: a line for each module. `records`: from `merged`."""
     names = sorted({name for record in records.values() for name in record.uses})
     numbers = {name: number for number, name in enumerate(names)}
     lines = [

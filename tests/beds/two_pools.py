@@ -49,7 +49,7 @@ class TwoPools:
         self.second.write()
 
     def onward(self, third: Path) -> "TwoPools":
-        """The second pool, and a third one that fetches from it."""
+        """Returns the second pool, and a third one that fetches from it."""
         made = copy(self)
         made.first, made.second = self.second, Nights(third, "--rehearsal")
         made.second.tables["replica.office"] = {"from": str(made.first.pool)}
@@ -57,7 +57,7 @@ class TwoPools:
         return made
 
     def night(self, now: str, content: str) -> str:
-        """A night of the first pool, after a file has changed and one is new; the backup's name."""
+        """Runs a night of the first pool, after a file has changed and one was added; returns the backup's name."""
         (self.source / "changed").write_text(content * 5000)
         (self.source / f"new-{now[:10]}").write_text(content)
         self.first.backupd("run", "web1", "--now", now)
@@ -70,7 +70,7 @@ class TwoPools:
         return json.loads(done.stdout) if done.stdout else done.stderr
 
     def over_ssh(self, script: str) -> None:
-        """The same by ssh, for which lines of the shell stand in: "$@" is what answers on the other server."""
+        """Makes the second pool fetch by ssh, which shell lines replace: "$@" is the command that answers on the other server."""
         answers = shlex.join([sys.executable, "-m", "backupd", "--config", str(self.first.config), "send-only"])
         file = self.second.top / "ssh"
         file.write_text(f"#!/bin/bash\ncd {shlex.quote(str(TOP))}\nRELAY='{RELAY}'\nset -- {answers}\n{script}\n")
@@ -100,7 +100,7 @@ class TwoPools:
 
     @property
     def streams(self) -> Path:
-        """What the first pool has sent to `replicating`."""
+        """Returns the streams that the first pool has sent to `replicating`."""
         return self.second.top / "streams"
 
     def wait_for_streams(self, count: int) -> None:
@@ -113,12 +113,12 @@ class TwoPools:
         return sorted(path.name for path in folder.glob("20*"))
 
     def differences(self, name: str) -> str:
-        """The differences between the two copies of a backup found by rsync, by checksums."""
+        """Returns the differences between the two copies of a backup found by rsync, by checksums."""
         path, other = (pool / "hosts/web1" / name for pool in (self.first.pool, self.second.pool))
         return work("rsync", "-n", "-aHAXc", "--delete", "-i", f"{path}/", f"{other}/").stdout
 
 
 def shown(path: Path) -> dict[str, str]:
-    """The output of `btrfs subvolume show`."""
+    """Returns the output of `btrfs subvolume show`."""
     lines = work("btrfs", "subvolume", "show", path).stdout.splitlines()
     return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}

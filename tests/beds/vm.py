@@ -1,4 +1,4 @@
-"""A virtual machine with btrkeep in it, whose power can be cut: real systemd as PID 1, on a kernel of its own (Debian's).
+"""A virtual machine with btrkeep, whose power can be cut: real systemd as PID 1, on its own (Debian's) kernel.
 
 For features that a container on this kernel lacks: another clock, enforced limits of memory and device policies (cgroup v2),
 device mapper. The image is made once; a boot takes five to thirty seconds, does not change it, and sees the packages and units of
@@ -42,14 +42,14 @@ _KERNEL = "console=ttyS0 panic=-1 quiet mitigations=off random.trust_cpu=on syst
 
 
 def why_not() -> str:
-    """Why this machine cannot run a virtual machine, or ""."""
+    """Returns why this machine cannot run a virtual machine, or ""."""
     missing = (name for name in ("qemu-system-x86_64", "cpio") if not shutil.which(name))
     return no_machine() or next((f"{name} is not installed" for name in missing), "")
 
 
 @functools.cache
 def _ground() -> Path:
-    """The folder with a kernel and a disk."""
+    """Returns the folder with a kernel and a disk."""
     top = machine()
     with locked("vm"):
         recipe = f"{top.name}{hashlib.sha256(_IMAGE.read_bytes()).hexdigest()}"
@@ -62,14 +62,14 @@ def _make(top: Path, path: Path) -> None:
 
 
 class Vm:
-    """One that runs. `said`: the file with what its scripts have printed so far."""
+    """A running virtual machine. `said`: the file with the output of its scripts so far."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", folder: Path) -> None:
         self._process, self.output_path, self._console, self._asked = process, folder / "said", folder / "console", folder / "qmp"
         self._begun, self._boot = time.monotonic(), 0.0
 
     def lines(self) -> list[str]:
-        """Those that are whole."""
+        """Returns the complete lines."""
         return self.output_path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
 
     def wait(self, seconds: float, until: Callable[[list[str]], object]) -> list[str]:
@@ -92,14 +92,14 @@ class Vm:
             time.sleep(_PAUSE)
 
     def _spent(self) -> float:
-        """Seconds of processor time that it has taken. 0 when it is off."""
+        """Returns the processor seconds that it has used; 0 if it is off."""
         if self._process.poll() is not None:
             return 0.0
         return time.clock_gettime(~self._process.pid << 3 | 2)  # clock_getcpuclockid(3), which Python does not have
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """It does nothing during the block: its disks are what they would be if its power was cut now."""
+        """Stops it during the block: its disks are in the state after a power cut now."""
         self._process.send_signal(signal.SIGSTOP)
         try:
             while not self._is_stopped():
@@ -109,7 +109,7 @@ class Vm:
             self._process.send_signal(signal.SIGCONT)
 
     def _is_stopped(self) -> bool:
-        """Whether each of its threads is; one that writes to a disk comes to the end of that first."""
+        """Returns True if each of its threads is stopped; a thread that writes to a disk finishes that first."""
         try:
             return all("\nState:\tT" in path.read_text() for path in Path(f"/proc/{self._process.pid}/task").glob("*/status"))
         except OSError:  # a thread has just ended
@@ -158,7 +158,7 @@ def running(
 
 
 def _payload(folder: Path, scripts: Path) -> Path:
-    """A disk that is a tar: the scripts, and what takes the place of the installed packages and units."""
+    """Makes a disk that is a tar: the scripts, and the replacement of the installed packages and units."""
     made, disk = folder / "payload", folder / "payload.tar"
     shutil.copytree(scripts, made)
     (made / "packages.tar").hardlink_to(_packages())
@@ -174,7 +174,9 @@ def _payload(folder: Path, scripts: Path) -> Path:
 
 @functools.cache
 def _packages() -> Path:
-    """A tar of them, compiled: the emulated processor would take half a minute. A Python of another version does not read that."""
+    """Makes a tar of them, compiled: the emulated processor would take half a minute. A Python of another version does not read
+    them.
+    """
     folder = Path(tempfile.mkdtemp(prefix="packages-", dir=session.folder()))
     for name in ("btrkeep", "backupd", "heatmap", "balancer", "web"):
         shutil.copytree(_TOP / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))

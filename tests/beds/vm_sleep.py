@@ -1,4 +1,4 @@
-"""Requests to the qemu of a virtual machine (QMP): whether the machine is asleep, and to wake it later."""
+"""Requests to the qemu of a virtual machine (QMP): whether the machine is suspended, and to wake it."""
 
 import json
 import socket

@@ -12,7 +12,7 @@ if __name__ == "__main__":
     begin, right_monotonic = Path(sys.argv.pop(1)), time.monotonic
 
     def flying() -> float:
-        """time.monotonic, as all modules see it that are imported from here on."""
+        """Replaces time.monotonic for all modules that are imported from now on."""
         try:
             seconds = time.time() - begin.stat().st_mtime
         except OSError:

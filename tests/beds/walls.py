@@ -20,13 +20,13 @@ exec "$@"
 
 
 def walled(*command: str | Path, proc: bool = False) -> tuple[str | Path, ...]:
-    """The words that start it with its own mounts and processes; with `proc`, /proc shows its processes and no others."""
+    """Returns the words that start it with its own mounts and processes; with `proc`, /proc shows its processes and no others."""
     words = (*_WALLS, "--mount-proc") if proc else _WALLS
     return (*words, *_let_go(command))
 
 
 def with_own_mounts(*command: str | Path) -> tuple[str | Path, ...]:
-    """The words that start it with its own mounts only, as the process that they start."""
+    """Returns the words that start it with its own mounts only, as the process that they start."""
     return (*_APART, *_let_go(command))
 
 

@@ -31,19 +31,19 @@ ENVIRONMENT = {"PYTHONPATH": str(TOP), "NO_COLOR": "1"}
 
 
 def watched(nights: Nights, action: str, when: str, checkpoint: str, count: int, *words: str) -> list[str | Path]:
-    """The command line of `backupd WORDS` that does something at a checkpoint (see kill_at.py)."""
+    """Returns the command line of `backupd WORDS` with an action at a checkpoint (see kill_at.py)."""
     # -P: the folder of beds must not shadow python-btrfs
     return [sys.executable, "-P", KILL_AT, action, when, checkpoint, str(count), "--config", nights.config, *words]
 
 
 def killed(nights: Nights, when: str, checkpoint: str, *words: str, count: int = 1) -> None:
-    """Runs `backupd WORDS`, which has to die before or after that checkpoint, or at the `count`th of `any`."""
+    """Runs `backupd WORDS`, which must be killed before or after that checkpoint, or at the `count`th of `any`."""
     done = _done_at(nights, ("die", when, checkpoint, count), *words)
     assert done.returncode == KILLED, f"{when} {checkpoint} was never reached:\n{done.stdout}\n{done.stderr}"
 
 
 def checkpoints(nights: Nights, *words: str) -> list[str]:
-    """Runs `backupd WORDS`: the checkpoints that it passed, such as `before subvolume created`."""
+    """Runs `backupd WORDS`; returns the checkpoints that it passed, such as `before subvolume created`."""
     file = nights.top / f"checkpoints-{time.monotonic_ns()}"
     done = _done_at(nights, (f"list:{file}", "any", "any", 0), *words)
     assert done.returncode == 0, explain(done)
@@ -53,7 +53,7 @@ def checkpoints(nights: Nights, *words: str) -> list[str]:
 def does_at(
     nights: Nights, command: str, when: str, checkpoint: str, *words: str, count: int = 1
 ) -> "subprocess.CompletedProcess[str]":
-    """Runs `backupd WORDS`, with that line of the shell before or after the checkpoint."""
+    """Runs `backupd WORDS`, with that shell line before or after the checkpoint."""
     return _done_at(nights, (f"does:{command}", when, checkpoint, count), *words)
 
 
@@ -63,7 +63,7 @@ def _done_at(nights: Nights, at: Deed, *words: str) -> "subprocess.CompletedProc
 
 @contextmanager
 def held_at(nights: Nights, when: str, checkpoint: str, *words: str, count: int = 1) -> Iterator["subprocess.Popen[str]"]:
-    """`backupd WORDS` as a process that has reached the checkpoint; it continues at the end of the block."""
+    """Yields `backupd WORDS` as a process that has reached the checkpoint; it continues at the end of the block."""
     flag = session.folder() / f"held-{time.monotonic_ns()}"  # the pool may be frozen, full or read-only
     argv = watched(nights, f"held:{flag}", when, checkpoint, count, *words)
     env = {**os.environ, **ENVIRONMENT}
@@ -77,13 +77,15 @@ def held_at(nights: Nights, when: str, checkpoint: str, *words: str, count: int 
 
 
 def rows(nights: Nights, query: str) -> list[tuple[Any, ...]]:
-    """What SQLite finds in the catalogue."""
+    """Returns the rows that SQLite finds in the catalogue."""
     with closing(sqlite3.connect(f"file:{nights.state / 'catalogue.sqlite'}?mode=ro", uri=True)) as connection:
         return connection.execute(query).fetchall()
 
 
 def subvolumes(nights: Nights) -> dict[str, int]:
-    """Every subvolume below the pool's own by its path in there, and its id; `btrfs subvolume list` gives others longer paths."""
+    """Returns every subvolume below the pool's own, by its path there, and its id; `btrfs subvolume list` gives others longer
+    paths.
+    """
     lines = work("btrfs", "subvolume", "list", nights.pool).stdout.splitlines()
     by_name = {line.split(" path ", 1)[1]: int(line.split()[1]) for line in lines}
     return {path: number for path, number in by_name.items() if path.startswith(("hosts/", ".btrkeep/"))}
@@ -94,12 +96,12 @@ def is_writable(path: Path) -> bool:
 
 
 def writable_finals(nights: Nights) -> list[str]:
-    """Backups with a final name that can be written: there must never be one."""
+    """Returns writable backups with a final name: there must never be one."""
     return [path for path in subvolumes(nights) if path.split("/")[-1][0].isdigit() and is_writable(nights.pool / path)]
 
 
 def disagreements(nights: Nights) -> list[str]:
-    """Where the catalogue's rows and the pool's subvolumes differ, by path or id, and rows that say something still runs."""
+    """Returns differences between the catalogue's rows and the pool's subvolumes, by path or id, and rows of running jobs."""
     answer = dict(rows(nights, "select path, subvolume_id from backup"))
     by_name = {path: number for path, number in subvolumes(nights).items() if path.startswith("hosts/")}
     lines = [f"{path}: only in the catalogue" for path in answer.keys() - by_name.keys()]
@@ -116,7 +118,7 @@ def disagreements(nights: Nights) -> list[str]:
 
 
 def processes(*words: str | Path) -> dict[int, list[str]]:
-    """Living processes whose command line holds all of `words`, this one left out: number and words."""
+    """Returns living processes whose command line contains all of `words`, without this one: number and words."""
     by_name = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
@@ -131,20 +133,20 @@ def processes(*words: str | Path) -> dict[int, list[str]]:
 
 
 def receivers(nights: Nights) -> list[int]:
-    """This side's rsync processes that work on the pool: generators and receivers."""
+    """Returns this side's rsync processes that work on the pool: generators and receivers."""
     actual_processes = processes("rsync", nights.pool)
     return [pid for pid, words in actual_processes.items() if Path(words[0]).name == "rsync" and "--server" not in words]
 
 
 def transferring(nights: Nights) -> list[int]:
-    """Everything that belongs to a transfer into the pool or from its sources: rsync, remote shells, relays."""
+    """Returns all processes of a transfer into the pool or from its sources: rsync, remote shells, relays."""
     return [
         pid for pid, words in processes("rsync").items() if any(str(nights.top) in word for word in words) and "-m" not in words
     ]
 
 
 def wait_for(true: Callable[[], object], seconds: float = 60, why: str = "it did not happen in time", pause: float = 0.02) -> float:
-    """How long it took until `true()`; fails after `seconds`."""
+    """Returns how long it took until `true()`; fails after `seconds`."""
     start = time.monotonic()
     while not true():
         assert time.monotonic() - start < seconds, why
@@ -153,14 +155,14 @@ def wait_for(true: Callable[[], object], seconds: float = 60, why: str = "it did
 
 
 def ended(process: subprocess.Popen[str], seconds: float = 100) -> tuple[int, str, str]:
-    """Waits for a program's end: its status and both texts."""
+    """Waits for a program's end; returns its status and both outputs."""
     stdout, stderr = process.communicate(timeout=seconds)
     assert "Traceback" not in stderr, stderr
     return process.returncode, stdout, stderr
 
 
 def results(text: str) -> dict[str, dict[str, Any]]:
-    """`run --json`, by host."""
+    """Returns the results of `run --json`, by host."""
     return {result["host"]: result for result in json.loads(text)}
 
 
@@ -169,14 +171,14 @@ def newest_of(names: Iterable[str]) -> str:
 
 
 def hold(nights: Nights, count: int = 700_000) -> Path:
-    """From now on transfers stop after `count` bytes from the host, while the file is there that this returns; they make it."""
+    """Makes transfers stop after `count` bytes from the host, as long as the returned file exists; they create it."""
     flag = nights.top / f"held-{time.monotonic_ns()}"
     nights.in_the_middle(count, f"touch {flag}; while test -e {flag}; do sleep 0.05; done")
     return flag
 
 
 def group_of(pid: int) -> int | None:
-    """A process's group; None when it has ended."""
+    """Returns a process's group; None if it has ended."""
     try:
         return os.getpgid(pid)
     except ProcessLookupError:
@@ -184,5 +186,5 @@ def group_of(pid: int) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock, according to flock(1)."""
+    """Returns True if a process holds the lock, according to flock(1)."""
     return work("flock", "--nonblock", path, "true", check=False).returncode != 0

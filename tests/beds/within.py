@@ -20,7 +20,7 @@ from tests.beds.nights import Nights
 
 
 class Within(Nights):
-    """Nights whose commands run within, all but `run`, which starts processes and buries all that are left to it."""
+    """Nights whose commands run within this process, except `run`, which starts processes and reaps all that are left."""
 
     def backupd(
         self, *words: str | Path, check: bool = True, env: Mapping[str, str] | None = None

@@ -15,7 +15,7 @@ def work(
     cwd: Path | None = None,
     timeout: float = 280,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program to its end and gives its status and texts; fails the test, showing both texts, when the status is not 0.
+    """Runs a program to its end and returns its status and outputs; fails the test, showing both outputs, if the status is not 0.
 
     `env` is added to the environment of this process. Messages come in English, and bytes that are not UTF-8 survive as surrogates.
     """
@@ -37,13 +37,13 @@ def work(
 
 
 def explain(done: subprocess.CompletedProcess[str]) -> str:
-    """The command as a line to paste, its exit status, and its output."""
+    """Returns the command as a line to paste, its exit status, and its output."""
     line = shlex.join(os.fsdecode(word) for word in done.args)
     return f"{line}\nexit status {done.returncode}\n--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
 
 
 def error_and_hint(done: subprocess.CompletedProcess[str], status: int) -> tuple[str, str]:
-    """Both of a command that failed as it should: nothing on standard output, one line each, no traceback."""
+    """Returns both for a command that failed as expected: nothing on standard output, one line each, no traceback."""
     assert (done.returncode, done.stdout) == (status, ""), explain(done)
     error, hint = done.stderr.splitlines()
     assert error.startswith("error: ")

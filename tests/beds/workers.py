@@ -1,4 +1,4 @@
-"""Expensive things shared by all workers of a pytest session: made by the first one that needs them."""
+"""Expensive resources shared by all workers of a pytest session: made by the first one that needs them."""
 
 import fcntl
 import os
@@ -9,7 +9,9 @@ import pytest
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, subject: str, make: Callable[[Path], object]) -> Path:
-    """The folder of that name, in which `make` has made `what`; the other workers wait for it. If it fails they find nothing."""
+    """Returns the folder of that name, in which `make` has made `what`; the other workers wait for it. If `make` fails, it is
+    missing for them.
+    """
     base = factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
     shared.mkdir(exist_ok=True)

@@ -30,7 +30,7 @@ AWAY = "away"  # ssh does not get through
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """What a host is like from one night to another, both included."""
+    """The state of a host from one night to another, both included."""
 
     first: str
     last: str
@@ -51,7 +51,7 @@ class Host:
     spells: tuple[Spell, ...] = ()
 
     def on(self, night: date) -> str:
-        """What it is like in that night."""
+        """Returns its state in that night."""
         return next((spell.what for spell in self.spells if spell.first <= str(night) <= spell.last), OK)
 
 
@@ -127,7 +127,7 @@ CHECKPOINTS = ("2020-05-16", "2020-08-02", "2020-10-04")  # after the expiry tha
 
 
 def every_night() -> list[date]:
-    """All of the year's, in order."""
+    """Returns all nights of the year, in order."""
     return [FIRST + timedelta(days=number) for number in range((LAST - FIRST).days + 1)]
 
 
@@ -146,10 +146,10 @@ def some_nights() -> list[date]:
 
 
 def at(day: date, hour: time) -> datetime:
-    """A moment in UTC."""
+    """Returns a moment in UTC."""
     return datetime.combine(day, hour, UTC)
 
 
 def label(moment: datetime) -> str:
-    """What a backup made then is called here: its name without the seconds, which depend on the machine."""
+    """Returns the label of a backup made then: its name without the seconds, which depend on the machine."""
     return moment.strftime("%Y-%m-%dT%H%M")
