@@ -42,7 +42,7 @@ def _is_there(folder: Path, filesystem: str) -> bool:
 
 
 def _configured() -> Iterator[Path]:
-    """Returns the top folders of all configured pools."""
+    """Yields the top folders of all configured pools."""
     from btrkeep.config import reading  # importing it takes longer than scanning a filesystem, and few machines have pools
 
     for file in sorted(reading.FOLDER.glob("[!.]*.toml")):

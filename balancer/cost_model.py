@@ -12,11 +12,14 @@ from balancer.survey import Cost
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """`moved`: bytes of data. `metadata`: bytes written to the devices in addition. `seconds`: duration."""
+    """What balancing a block group will cost."""
 
     moved: int
+    """Bytes of data."""
     metadata: int
+    """Bytes written to the devices in addition."""
     seconds: float
+    """Duration."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,11 +129,14 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class RunSoFar:
-    """State of the run before this block group: bytes moved and written, and in `counter` the value of `written_bytes`."""
+    """State of the run before this block group."""
 
     moved: int
+    """Bytes moved so far."""
     written: int
+    """Bytes written so far."""
     counter: int
+    """The value of `written_bytes` when the block group started."""
 
 
 def used_now(fd: int, vaddr: int, length: int) -> int | None:

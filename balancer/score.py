@@ -62,18 +62,20 @@ def joined(group: Array, vaddr: Array, end: Array) -> tuple[Array, Array, Array]
 
 @dataclass(frozen=True, slots=True)
 class FreeExtents:
-    """The free space in each of n block groups, and the sizes of all their free extents.
-
-    `fragments` i64[n] and `score` f64[n] count as the free space tree does; `free` u64[n] is bytes; `largest` u64[n] and the
-    histogram, `extents` and `bytes` i64[SIZES], are of joined adjacent extents.
-    """
+    """The free space in each of n block groups, and the sizes of all their free extents."""
 
     fragments: Array
+    """i64[n]: number of free extents, as the free space tree has them."""
     free: Array
+    """u64[n]: bytes."""
     largest: Array
+    """u64[n]: bytes of the largest free extent, after joining adjacent extents."""
     score: Array
+    """f64[n]: of the free extents as the free space tree has them."""
     extents: Array
+    """i64[SIZES]: number of joined free extents by size class."""
     bytes: Array
+    """i64[SIZES]: their bytes."""
 
 
 class FreeSpaceTally:

@@ -35,25 +35,29 @@ class DataBlockGroups:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All data block groups, and the histogram of their free extents: `extents` and `bytes`, i64[SIZES]. `free`: total bytes."""
+    """All data block groups, and the histogram of their free extents."""
 
     groups: DataBlockGroups
     free: int
+    """Total free bytes."""
     extents: Array
+    """i64[SIZES]: number of free extents by size class."""
     bytes: Array
+    """i64[SIZES]: their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a block group. `references`: those of file extents and tree blocks to its extents.
-
-    `largest` and `moves` are bytes: the largest extent, and all of them.
-    """
+    """What a block group contains, which determines the cost of moving it."""
 
     extents: int
+    """Number of its extents."""
     references: int
+    """Number of references of file extents and tree blocks to its extents."""
     moves: int
+    """Bytes of all extents."""
     largest: int
+    """Bytes of the largest extent."""
 
 
 def filesystem_uuid(path: Path) -> str:

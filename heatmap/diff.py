@@ -160,7 +160,7 @@ def _devices(before: FilesystemState, after: FilesystemState) -> list[tuple[int,
 
 
 def lines(compared: StateDifference, top: int) -> Iterator[str]:
-    """Returns the difference in words: totals, then the `top` block groups that changed by most bytes."""
+    """Yields the difference in words: totals, then the `top` block groups that changed by most bytes."""
     was, now = compared.before, compared.after
     name = f"{printable(compared.label)}  " if compared.label else ""
     apart = format_duration(abs((now.taken - was.taken).total_seconds()))

@@ -157,13 +157,14 @@ def choose_grid(order: int | None, size: int | None, curve: str, total_bytes: in
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """A picture along its curve: `rgb` u8[k, 3] is the colour from position `begin` i64[k] to the start of the next one; `count` in
-    all.
-    """
+    """A picture along its curve, as k runs of pixels with the same colour."""
 
     begin: Array
+    """i64[k]: the position at which each run begins; it ends where the next run begins."""
     rgb: Array
+    """u8[k, 3]: its colour."""
     count: int
+    """Number of pixels of the picture."""
 
     def pixels(self) -> Array:
         """u8[count, 3]: each pixel."""

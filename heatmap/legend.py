@@ -138,7 +138,7 @@ def strip(width: int, left: str, right: str) -> Array:
 
 
 def _wrapped(line: str, room: int, letters: _Type) -> Iterator[str]:
-    """Returns pieces that fit, split at spaces; a word that is too long alone is split anywhere."""
+    """Yields pieces of the line that fit, split at spaces; a word that is too long is split anywhere."""
     piece = ""
     for word in line.split(" "):
         longer = f"{piece} {word}" if piece else word

@@ -123,7 +123,7 @@ def _colours(out: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 def drawn(image: Image.Image, edge: int, true_colour: bool) -> Iterator[str]:
-    """Returns lines of characters for a picture that is made `edge` pixels wide; an odd last line of pixels has black below it."""
+    """Yields lines of characters for a picture that is made `edge` pixels wide; an odd last line of pixels has black below it."""
     height = max(1, round(image.height * edge / image.width))
     way: Image.Resampling = Image.Resampling.BOX if image.width > edge else Image.Resampling.NEAREST
     pixels = np.asarray(image.resize((edge, height), way).convert("RGB"))

@@ -64,19 +64,19 @@ class ReplicaView:
     hosts: int
     """Number of hosts."""
     state: CopyState | None
-    """As in `backupd status`."""
+    """As in `backupd status`; null: `fetches` is false."""
     at: datetime | None
-    """The end of the newest replication of all hosts."""
+    """The end of the newest replication of all hosts; null: never."""
     age: float | None
-    """Seconds since then; of a repository, since its newest backup began."""
+    """Seconds since then; of a repository, since its newest backup began; null: unknown."""
     max_age: float | None
-    """The age at which it is late."""
+    """The age at which it is late; null: `fetches` is false."""
     fetched: int | None
-    """Number of backups fetched then."""
+    """Number of backups that the newest replication fetched; null: unknown."""
     bytes: int | None
-    """Transferred then."""
+    """Bytes that it transferred; null: unknown."""
     rate: float | None
-    """Bytes per second then."""
+    """Its bytes per second; null: unknown."""
     error: str | None
     """Why the newest attempt failed; null: it did not."""
     behind: tuple[HostBehind, ...]
@@ -84,7 +84,7 @@ class ReplicaView:
     gone: tuple[str, ...] = ()
     """Hosts that were fetched, and that the other pool no longer lists."""
     running: "FetchingNow | None" = None
-    """The transfer in progress."""
+    """The transfer in progress; null: none."""
     kind: str = REPLICA
     """Its section in the configuration."""
     size: int = 0
@@ -116,7 +116,7 @@ class HostCopy:
     backup: str
     """The newest backup that both pools have."""
     age: float | None
-    """Seconds since that backup began."""
+    """Seconds since that backup began; null: unknown."""
     gone: bool = False
     """Whether it is fetched, and the other pool no longer lists it."""
 

@@ -52,7 +52,7 @@ class GlobalOptions:
     pool: str
     """The pool's name."""
     state: Path | None
-    """The folder of the catalogue."""
+    """The folder of the catalogue (`--state`)."""
     data: Path | None
     """The dashboard's own folder."""
     socket: Path | None

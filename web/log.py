@@ -57,7 +57,7 @@ class LogRun:
     last_lines: tuple[str, ...]
     """The last lines that rsync wrote to its error output."""
     literal_bytes: int | None
-    """Bytes of new data."""
+    """Bytes of new data; null, like the next fields: rsync reported nothing."""
     matched_bytes: int | None
     """Bytes of changed files that were already in the base."""
     received_bytes: int | None

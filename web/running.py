@@ -47,7 +47,7 @@ class Transfer:
     rate: float | None
     """Bytes per second; null: still unknown."""
     share: float | None
-    """The part of the names that is done, 0 to 1; names differ in the work they need."""
+    """The part of the names that is done, 0 to 1; names differ in the work they need; null: unknown."""
     started: datetime | None
     """When its run started."""
     left: float | None

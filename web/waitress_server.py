@@ -73,7 +73,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
     unsent = 0
     """Bytes of a piece of a stream that the client has not received yet."""
     begun: float | None = None
-    """When the incoming request began."""
+    """When the incoming request began; None: it is complete."""
     mark: tuple[float, int] | None = None
     """When data was first found waiting for the client, and how many bytes it had received then."""
     readers: tuple[Holder, ...] = ()

@@ -262,7 +262,7 @@ class NightWriter:
                     _write_all(fd, data)
 
     def _data(self, size: int) -> Iterator[memoryview]:
-        """Returns a piece of the noise, each time from another position."""
+        """Yields `size` bytes of the noise, from another position each time."""
         whole = memoryview(self._noise)
         while size:
             self._at = (self._at + BLOCK * 37) % NOISE

@@ -181,7 +181,7 @@ def flags_text(flags: int) -> str:
 
 
 def cell_lines(state: FilesystemState, drawn: Drawing, sort: str) -> Iterator[str]:
-    """Returns a line for each device extent, or for each block group."""
+    """Yields a line for each device extent, or for each block group."""
     used, length, flags, vaddr = (column.tolist() for column in (state.bg_used, state.bg_length, state.bg_flags, state.bg_vaddr))
     cell = drawn.cells
     if sort == PHYSICAL and cell.devid is not None and cell.paddr is not None:
@@ -204,6 +204,6 @@ def block_group_line(vaddr: int, length: int, flags: int, used: int) -> str:
 
 
 def extent_lines(batch: Extents) -> Iterator[str]:
-    """Returns a line for each extent."""
+    """Yields a line for each extent."""
     for vaddr, length, is_tree_block in zip(batch.vaddr.tolist(), batch.length.tolist(), batch.is_tree_block.tolist(), strict=True):
         yield f"extent vaddr {vaddr} type {'tree block' if is_tree_block else 'data'} length {length}"

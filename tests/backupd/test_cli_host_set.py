@@ -130,7 +130,7 @@ def test_what_is_so_already_is_said_and_the_file_is_not_touched(main: Path) -> N
         (["old", "port"], "is not a KEY=VALUE"),
         (["old", "port=22", "port=23"], "port is named twice"),
         (["old", "port+=22"], "port is not a list"),
-        (["old", "after+=/bin/true"], "has no after of its own"),
+        (["old", "after+=/bin/true"], "after is not set for the host old itself"),
         (["old", "port=22", "--unset", "port"], "port is named twice"),
         (["old"], "no change was given"),
         (["odl", "port=22"], "did you mean old?"),

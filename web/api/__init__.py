@@ -233,7 +233,7 @@ def _bytes_of(text: str) -> bytes:
 
 
 def _pairs(raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """Returns names and values of a query string. Werkzeug would replace bytes that are not UTF-8."""
+    """Yields names and values of a query string. Werkzeug would replace bytes that are not UTF-8."""
     for part in raw.split(b"&"):
         if part:
             name, _, value = part.partition(b"=")

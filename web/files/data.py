@@ -27,7 +27,7 @@ _VERBS_WORDS = {"time": "mtime"}
 
 
 class Asks(Protocol):
-    """A client of the root service: `RootServiceClient`, or the one of a test."""
+    """A client of the root service: btrkeep's own, or that of a test."""
 
     def ask(self, verb: str, **arguments: Any) -> Any:
         """Returns the verb's answer as JSON values. Raises RequestRefused or Absent."""

@@ -38,7 +38,7 @@ class BackupRow:
     finished: datetime | None
     """When its run ended; null: it has not."""
     duration: float | None
-    """Seconds that the run took."""
+    """Seconds that the run took; null, like the next fields: unknown."""
     files: int | None
     """Number of regular files."""
     size: int | None

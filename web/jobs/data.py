@@ -99,7 +99,7 @@ class RequestedJob:
     state: str
     """queued, running, done or failed."""
     asked: datetime | None
-    """When it was requested."""
+    """When it was requested; null: unknown."""
     started: datetime | None
     """When it started; null: it waits."""
     finished: datetime | None
@@ -121,7 +121,7 @@ class RequestedJob:
     error: str | None
     """Why it failed; null: it did not."""
     queue: QueuePosition | None = None
-    """The position of a waiting backup, for users who may know about others."""
+    """The position of a waiting backup; null: it does not wait, or the user may not see other jobs."""
 
     @property
     def is_over(self) -> bool:
@@ -173,7 +173,7 @@ def _among(now: datetime, since: datetime) -> int:
 
 
 def by_hand(catalogue: Catalogue, hosts: Collection[str] | None, now: datetime, since: datetime) -> Iterator[JobRow]:
-    """Returns the backups of single hosts that did not belong to a night. `hosts`: of these, None: all."""
+    """Yields the backups of single hosts that did not belong to a night. `hosts`: of these, None: all."""
     for run in catalogue.past_runs(PastRuns(hosts=hosts, since=since, night=False), LIMIT):
         yield run_row(log_run(run, now))
 

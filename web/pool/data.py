@@ -122,7 +122,7 @@ class TrendPoint:
     orphans: int | None
     """Number of deleted subvolumes that wait for the cleaner; null: unknown."""
     most_orphans: int | None
-    """The highest number since the point before, because a sample misses subvolumes that wait only for minutes."""
+    """The highest number since the point before, because a sample misses subvolumes that wait only for minutes; null: unknown."""
     score: float | None
     """The score of the free space; null: it was not scored."""
 

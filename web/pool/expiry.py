@@ -44,15 +44,15 @@ class ExpiryRun:
     waiting: int | None
     """Deleted subvolumes that wait for the cleaner, as last measured; null: unknown."""
     most_waiting: int | None
-    """The highest `waiting`."""
+    """The highest `waiting`; null: unknown."""
     rate: float | None
-    """Subvolumes per second."""
+    """Deleted subvolumes per second; null: unknown."""
     eta: float | None
     """Seconds left; null: it is not running."""
     written: int | None
-    """Bytes that all programs wrote to the devices while it ran."""
+    """Bytes that all programs wrote to the devices while it ran; null: unknown."""
     written_each: float | None
-    """Bytes written for each deleted backup."""
+    """Bytes written for each deleted backup; null: unknown."""
     mount_option: str | None
     """The mount option while it ran; null: not changed."""
     paused: str | None

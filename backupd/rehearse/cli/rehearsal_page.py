@@ -46,12 +46,16 @@ _ROW = 16
 
 
 class VariantLook(NamedTuple):
-    """The style of a variant. `colour`: its number; `dash`: of its lines; `border`: the same in CSS; `mark`: a shape."""
+    """The style of a variant."""
 
     colour: int
+    """The number of its colour in the style sheet."""
     dash: str
+    """The dash pattern of its lines in SVG; "": solid."""
     border: str
+    """The same as a border style of CSS."""
     mark: str
+    """The shape of its marks."""
 
     @property
     def ink(self) -> str:

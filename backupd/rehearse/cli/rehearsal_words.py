@@ -96,7 +96,7 @@ def _fraction(share: float) -> str:
 
 
 def remarks(result: RehearsalResult) -> Iterator[str]:
-    """Returns caveats for the reader of the result."""
+    """Yields caveats for the reader of the result."""
     yield from caveats(result.plan, result.facts)
     for run in result.runs:
         if run.full is not None:
