@@ -150,7 +150,7 @@ def _notes() -> Callable[[bytes], object]:
         for name in notes.backups:
             hold_of(notes, name)
             notes.accepted(name)
-            notes.gone(name, "2026-11-23T00:00:00Z")
+            notes.after_deletion(name, "2026-11-23T00:00:00Z")
         (folder / NOTES).write_text(text_of(notes), encoding="utf-8")
         assert repr(read_notes(folder)) == repr(notes)
 

@@ -141,6 +141,7 @@ TYPED_BY = {  # tests of other modules that type a command where it is printed, 
     "backupd delete {}": "tests/btrfs/test_delete_future.py::test_its_day_names_it_and_its_name_deletes_it",
     "backupd delete {}@{}": "tests/btrfs/test_replicate_unreadable.py::"
     "test_a_backup_of_which_nothing_can_be_read_is_named_after_a_rebuild_too_and_can_be_given_up",
+    "backupd doctor --fix atime": "tests/btrfs/test_doctor.py::test_the_command_says_what_is_wrong_and_mends_what_it_is_told_to",
     "backupd doctor --fix NAME": "tests/btrfs/test_doctor.py::test_the_command_says_what_is_wrong_and_mends_what_it_is_told_to",
     "backupd doctor --fix {}": "tests/btrfs/test_doctor.py::test_the_command_says_what_is_wrong_and_mends_what_it_is_told_to",
     "backupd doctor --fix room": "tests/btrfs/test_fix_room.py::"

@@ -28,7 +28,7 @@ from btrkeep.units import format_size
 log = logging.getLogger(__name__)
 
 _LONGEST = 600.0  # seconds for the kernel's cleaner
-_LOOK = 0.5
+_CHECK_EVERY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,6 @@ async def wait_for_room(pool: Pool, unfinished: UnfinishedBackup, enough: Callab
     while not gone and not enough():
         if cancelled or asyncio.get_running_loop().time() > end:
             return False
-        gone = await asyncio.to_thread(wait_for, pool.path, unfinished.subvolume.id, _LOOK)
+        gone = await asyncio.to_thread(wait_for, pool.path, unfinished.subvolume.id, _CHECK_EVERY)
         await asyncio.to_thread(commit, pool.path)  # the freed space can be used only after a commit
     return True

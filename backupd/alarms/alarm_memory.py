@@ -38,11 +38,11 @@ _DIGEST = "notify_digest"
 _FORMAT = 1
 _LONGEST = 64 << 20  # bytes
 _TIMES = ("since", "told", "recovered", "cleared")
-_MEMORY = Path("/dev/shm")  # noqa: S108  a folder of our own in it, for its owner alone
+_MEMORY = Path("/dev/shm")  # noqa: S108  a folder of our own in it, for its owner notify_lock
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _FileContent:
     """The content of the file."""
 
     rows: tuple[StoredAlarm, ...] = ()
@@ -63,10 +63,10 @@ class AlarmMemory:
     """The catalogue; None if it cannot be used."""
     problem: OperatorError | None = None
     """The reason for that; None if it can be used."""
-    _kept: _Kept = field(init=False)
+    _file_content: _FileContent = field(init=False)
 
     def __post_init__(self) -> None:
-        self._kept = _read(self.config)
+        self._file_content = _read(self.config)
 
     @property
     def writable(self) -> Catalogue | None:
@@ -85,15 +85,15 @@ class AlarmMemory:
 
     def rows(self) -> list[StoredAlarm]:
         """Returns all rows, including those about services that do not work. Raises OperatorError if the catalogue is damaged."""
-        if self.catalogue is None or self.problem or self._kept.ahead:
+        if self.catalogue is None or self.problem or self._file_content.ahead:
             services = [row for row in self.catalogue.alarms() if row.what == SERVICE] if self.catalogue else []
-            return [*self._kept.rows, *services]
+            return [*self._file_content.rows, *services]
         return self.catalogue.alarms()
 
     def last_digest(self) -> str | None:
         """Returns when the last digest was sent."""
-        if self.catalogue is None or self._kept.ahead:
-            return self._kept.digest
+        if self.catalogue is None or self._file_content.ahead:
+            return self._file_content.digest
         return self.catalogue.get_fact(_DIGEST)
 
     def keep(self, rows: Sequence[StoredAlarm], digest: str | None) -> None:
@@ -107,11 +107,11 @@ class AlarmMemory:
                 catalogue.set_fact(_DIGEST, digest)
 
         self.write(change)
-        _write(self.config, _Kept(tuple(rows), self.problem is not None or self.catalogue is None, digest))
+        _write(self.config, _FileContent(tuple(rows), self.problem is not None or self.catalogue is None, digest))
 
 
 @contextmanager
-def alone(config: Config, now: datetime) -> Iterator[None]:
+def notify_lock(config: Config, now: datetime) -> Iterator[None]:
     """Lets only one process find and send alarms at a time, because two would send the same ones. Raises LockHeld if another one
     takes minutes.
 
@@ -175,14 +175,14 @@ def _folder_in_memory(name: str, *, make: bool) -> Path | None:
     return usual
 
 
-def _read(config: Config) -> _Kept:
+def _read(config: Config) -> _FileContent:
     """Returns the content of the newest readable file. A file in memory exists only while it is newer than the one in the state
     folder.
     """
     for folder in reversed(list(_folders(config, make=False))):
         with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
             return _parsed(_text(folder / FILE))
-    return _Kept()
+    return _FileContent()
 
 
 def _text(path: Path) -> str:
@@ -194,26 +194,26 @@ def _text(path: Path) -> str:
         return stream.read()
 
 
-def _parsed(text: str) -> _Kept:
+def _parsed(text: str) -> _FileContent:
     kept: Any = json.loads(text)
     if kept["format"] != _FORMAT:
         raise ValueError(kept["format"])
     rows = tuple(StoredAlarm(**{**row, **{name: _moment(row[name]) for name in _TIMES}}) for row in kept["rows"])
-    return _Kept(rows, bool(kept["ahead"]), kept["digest"])
+    return _FileContent(rows, bool(kept["ahead"]), kept["digest"])
 
 
 def _moment(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def _as_text(kept: _Kept) -> str:
+def _as_text(kept: _FileContent) -> str:
     rows = [asdict(row) for row in kept.rows]
     for row in rows:
         row.update({name: row[name].isoformat() if row[name] else None for name in _TIMES})
     return json.dumps({"format": _FORMAT, "ahead": kept.ahead, "digest": kept.digest, "rows": rows})
 
 
-def _write(config: Config, kept: _Kept) -> None:
+def _write(config: Config, kept: _FileContent) -> None:
     """Writes the file into the first folder where that succeeds, and removes it from the others after it. Never fails."""
     text = _as_text(kept)
     for folder in _folders(config, make=True):

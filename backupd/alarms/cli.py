@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from backupd.alarms.alarm_memory import AlarmMemory, alone
+from backupd.alarms.alarm_memory import AlarmMemory, notify_lock
 from backupd.alarms.alarm_messages import summarised
 from backupd.alarms.notifier import (
     NotifyReport,
@@ -66,7 +66,7 @@ def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_
     if test:
         notify_report = notify_test(config, dry_run=dry_run)
     else:
-        with _usable_catalogue(reporting) as (catalogue, error), alone(config, moment):
+        with _usable_catalogue(reporting) as (catalogue, error), notify_lock(config, moment):
             problem = error
             if failed:
                 memory = AlarmMemory(config, catalogue, problem)

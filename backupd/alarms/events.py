@@ -299,9 +299,9 @@ def _repeated(report: StatusReport) -> Iterator[Alarm]:
 def _unverified(report: StatusReport) -> Iterator[Alarm]:
     """Returns one alarm for all hosts, because the usual reason is that the timer is not running."""
     if report.unverified:
-        last_looks = [last for host in report.unverified if (last := report.looks[host])]
+        last_reads = [last for host in report.unverified if (last := report.last_reads[host])]
         text = alarm_messages.not_verified(report.unverified, report.config.verify.oldest)
-        yield Alarm(FAILURE, AlarmSubject(kinds.VERIFICATION), text, min(last_looks, default=report.now), len(report.unverified))
+        yield Alarm(FAILURE, AlarmSubject(kinds.VERIFICATION), text, min(last_reads, default=report.now), len(report.unverified))
 
 
 def _damages(report: StatusReport) -> Iterator[Alarm]:

@@ -179,7 +179,7 @@ def complete_which(ctx: click.Context, _param: click.Parameter, incomplete: str)
     return [f"{host}@{name}" for name in [*names, LATEST] if name.startswith(which)]
 
 
-def confirmed(question: str, answer: str, yes: bool, as_json: bool) -> None:
+def require_confirmation(question: str, answer: str, yes: bool, as_json: bool) -> None:
     """Asks for `answer` to be typed, unless `yes`. Raises UsageError without a terminal, OperatorError for any other answer."""
     if yes:
         return

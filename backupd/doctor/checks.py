@@ -239,7 +239,7 @@ def _mount(path: Path) -> Iterator[Finding]:
             "mount",
             "warning",
             "mounted with nodatacow or nodatasum: damaged data is not detected",
-            "`backupd doctor --fix checksums-off`",
+            "remove the option in /etc/fstab, then unmount and mount the pool",
         )
     if machine and "noatime" not in machine.mount_options:
         hint = "`backupd doctor --fix atime` stops that: otherwise reading a writable backup writes metadata"

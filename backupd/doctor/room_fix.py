@@ -343,8 +343,8 @@ def planned_files(folder: Path, filesystem: str, count: int, size: int) -> tuple
     if statvfs_result.f_bavail * statvfs_result.f_frsize < needed + min(_SPARE, needed // 10):
         raise OperatorError(f"{folder} does not have {needed >> 20:,} MiB free for a temporary device", use)
     devices = tuple(TemporaryDevice(folder / _FILE.format(number=number), True, size) for number in range(1, count + 1))
-    if strange := [device.path for device in devices if os.path.lexists(device.path)]:  # the fix records its own first
-        raise OperatorError(f"{strange[0]} exists already, but is not recorded", f"move it away, or {use}")
+    if existing := [device.path for device in devices if os.path.lexists(device.path)]:  # the fix records its own first
+        raise OperatorError(f"{existing[0]} exists already, but is not recorded", f"move it away, or {use}")
     return devices
 
 

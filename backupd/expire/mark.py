@@ -175,7 +175,7 @@ def _drop_stale(folder: Path, left: dict[Path, Notes], now: str) -> None:
     notes = read_notes(folder)
     if gone := gone_names(folder, notes):
         for name in gone:
-            notes = notes.gone(name, now)
+            notes = notes.after_deletion(name, now)
         left[folder] = notes
 
 

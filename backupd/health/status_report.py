@@ -101,7 +101,7 @@ class StatusReport:
     """The state of each copy."""
     drills: DrillStatus | None = None
     """The results of the drills; None: no drill yet."""
-    looks: Mapping[str, datetime | None] = field(default_factory=dict)
+    last_reads: Mapping[str, datetime | None] = field(default_factory=dict)
     """When data of each host was last read by `verify` or a scrub; None: never."""
     unverified: tuple[str, ...] = ()
     """Hosts whose data was last read too long ago."""
@@ -212,7 +212,7 @@ def read_report(
     Raises OperatorError if the catalogue cannot be read.
     """
     facts = catalogue.host_facts(latest(now))
-    looks, unverified = last_verified(config, catalogue, now)
+    reads, unverified = last_verified(config, catalogue, now)
     return StatusReport(
         config=config,
         now=now,
@@ -224,7 +224,7 @@ def read_report(
         dedupe=next((dedupe for dedupe in catalogue.dedupes(2) if _has_ended(dedupe)), None),
         copies=tuple(copy_statuses(config.copies, catalogue, now)),
         drills=_drills(config, catalogue, now),
-        looks=looks,
+        last_reads=reads,
         unverified=unverified,
         damaged=_damaged_hosts(catalogue),
         altered=tuple(catalogue.altered_backups()),
@@ -270,9 +270,9 @@ def _drills(config: Config, catalogue: Catalogue, now: datetime) -> DrillStatus:
 def last_verified(config: Config, catalogue: Catalogue, now: datetime) -> tuple[dict[str, datetime | None], tuple[str, ...]]:
     """Returns when data of each host was last read, and the hosts for which that is too long ago."""
     oldest = catalogue.oldest_backups()
-    looks = last_reads(catalogue, oldest, now)
+    reads = last_reads(catalogue, oldest, now)
     settings = config.verify
-    return looks, late_reads(oldest, looks, settings.oldest, now, is_asked=settings.max_age is not None)
+    return reads, late_reads(oldest, reads, settings.oldest, now, is_asked=settings.max_age is not None)
 
 
 def _damaged_hosts(catalogue: Catalogue) -> dict[str, tuple[int, int]]:

@@ -146,14 +146,14 @@ def _of_host(
         damages = list(group)
         have = {damage.name for damage in damages}
         entries = {name: entry for name in have if (entry := seen.get(name, {}).get(fsencode(path)))}
-        looks = {_size_and_time(entry) for entry in entries.values()}
+        contents = {_size_and_time(entry) for entry in entries.values()}
         inodes = {entry.inode for entry in entries.values()}
         copies = {
             name: entry
             for name in names
             if (name, path) not in bad and (entry := seen[name].get(fsencode(path))) and entry.inode not in inodes
         }
-        similar = tuple(name for name, entry in copies.items() if _size_and_time(entry) in looks)
+        similar = tuple(name for name, entry in copies.items() if _size_and_time(entry) in contents)
         places = tuple(sorted({(damage.start, damage.length) for damage in damages}))
         by = tuple(sorted({damage.found_by for damage in damages}))
         at = min(damage.found_at for damage in damages)

@@ -24,7 +24,7 @@ from btrkeep.process.group import Group
 from btrkeep.process.programs import run
 from btrkeep.process.progress import Cancellation, ProgressSink
 
-_LOOK = 10.0
+_CHECK_EVERY = 10.0
 _TICK = 0.1
 _ERRORS = ("read", "csum", "verify", "super", "malloc", "uncorrectable", "unverified", "corrected")
 _DEVICE = re.compile(r"scrub device .*\(id (\d+)\)", re.IGNORECASE)
@@ -224,7 +224,7 @@ async def _until_ended(group: Group, path: Path, cancellation: Cancellation, tel
         await asyncio.wait((ended,), timeout=_TICK)
         if cancellation and not cancelled:
             cancelled = _cancel(path)
-        if time.monotonic() - looked >= _LOOK and not ended.done():
+        if time.monotonic() - looked >= _CHECK_EVERY and not ended.done():
             looked = time.monotonic()
             log.read()  # before the kernel overwrites it
             tell(state(path))

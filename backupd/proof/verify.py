@@ -83,20 +83,22 @@ class Verifier(VerifyPass):
             )
         damages = self.catalogue.damages(backup.host, backup.name)
         bad = {os.fsencode(damage.path) for damage in damages if damage.found_by == "verify" and damage.fate is None}
-        look = BackupReader(self, backup, self.pool.host(backup.host), begun, bad, partial(self._enter_found, backup))
-        look.verify(tree)
-        self._drop_repaired(backup, look)
-        has_looked = look.read or look.bad or look.is_whole
+        reader = BackupReader(self, backup, self.pool.host(backup.host), begun, bad, partial(self._enter_found, backup))
+        reader.verify(tree)
+        self._drop_repaired(backup, reader)
+        has_read = reader.read or reader.bad or reader.is_whole
         verification = Verification(
             begun,
-            self.now if has_looked or not continued else continued.at,  # without progress, nothing was checked now
-            look.read + (continued.read if continued else 0),
-            look.compared + (continued.compared if continued else 0),
-            look.bytes + (continued.bytes if continued else 0),
-            self.now if look.is_whole else whole,
+            self.now if has_read or not continued else continued.at,  # without progress, nothing was checked now
+            reader.read + (continued.read if continued else 0),
+            reader.compared + (continued.compared if continued else 0),
+            reader.bytes + (continued.bytes if continued else 0),
+            self.now if reader.is_whole else whole,
         )
-        verification = _with_damages(verification, before, [found_damage.path for found_damage in look.bad], are_all=look.is_walked)
-        self._write_down(backup.host, backup.name, verification, look.shared)
+        verification = _with_damages(
+            verification, before, [found_damage.path for found_damage in reader.bad], are_all=reader.is_walked
+        )
+        self._write_down(backup.host, backup.name, verification, reader.shared)
         return verification
 
     def _enter_found(self, backup: Restorable, damages: Sequence[FoundDamage]) -> dict[str, list[bytes]]:
@@ -113,19 +115,19 @@ class Verifier(VerifyPass):
         enter_damages(self.pool, self.catalogue, [backup.host], rows)
         return {name: [file.path for file in files] for name, files in others.items()}
 
-    def _drop_repaired(self, backup: Restorable, look: BackupReader) -> None:
+    def _drop_repaired(self, backup: Restorable, reader: BackupReader) -> None:
         """Removes recorded damage that no longer exists; for files that this pass did not reach, nothing changes.
 
         Errors of other readers are removed if the file was read here, unless they occurred since.
         """
-        bad = {(os.fsdecode(found_damage.path), found_damage.start) for found_damage in look.bad}
+        bad = {(os.fsdecode(found_damage.path), found_damage.start) for found_damage in reader.bad}
 
         def is_repaired(damage: Damage) -> bool:
             if damage.name != backup.name:
                 return False
             if damage.found_by == "device":
-                return look.is_whole and damage.found_at < look.since
-            return damage.found_by == "verify" and look.is_walked and (damage.path, damage.start) not in bad
+                return reader.is_whole and damage.found_at < reader.since
+            return damage.found_by == "verify" and reader.is_walked and (damage.path, damage.start) not in bad
 
         enter_damages(self.pool, self.catalogue, [backup.host], (), is_repaired)
 

@@ -15,7 +15,7 @@ from btrkeep.process.progress import Cancellation
 from btrkeep.procfs import IoPressure
 
 STREAMS = 8  # more than processors: with small files, each mostly waits for the disk
-_LOOK = 1.0  # seconds between two readings of the pressure
+_CHECK_EVERY = 1.0  # seconds between two readings of the pressure
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class VerifyPass:
         self.bad: dict[tuple[str, Key], int] = {}
         """The first damaged byte of each damaged file that was read, by host and file."""
         self._begun = time.monotonic()
-        self._pace, self._pressure, self._looked = Lock(), IoPressure(), time.monotonic()
+        self._pace, self._pressure, self._checked_at = Lock(), IoPressure(), time.monotonic()
 
     @property
     def is_over(self) -> bool:
@@ -108,18 +108,18 @@ class VerifyPass:
         A file that was started before the time was over is read to its end, with short pauses; otherwise a file that takes longer
         would never be read.
         """
-        if self.scope.pressure is not None and time.monotonic() - self._looked >= _LOOK:
+        if self.scope.pressure is not None and time.monotonic() - self._checked_at >= _CHECK_EVERY:
             with self._pace:  # the others wait here while one of them pauses
                 self._pause(self.scope.pressure)
         return not self.cancellation
 
     def _pause(self, most: float) -> None:
-        if time.monotonic() - self._looked < _LOOK:
+        if time.monotonic() - self._checked_at < _CHECK_EVERY:
             return
         while (self._pressure.share() or 0.0) > most and not self.cancellation:
             self._pressure.restart()
-            self.cancellation.sleep(_LOOK)
+            self.cancellation.sleep(_CHECK_EVERY)
             if self._is_late:
                 break
         self._pressure.restart()
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()

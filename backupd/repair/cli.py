@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from backupd.cli.command_context import dry_run_option, opened, pass_context, yes_option
-from backupd.cli.names import backups_argument, confirmed, require_host_or_folder
+from backupd.cli.names import backups_argument, require_confirmation, require_host_or_folder
 from backupd.expire.cli.expire import expiry_sinks
 from backupd.expire.expiry_context import ExpiryContext
 from backupd.expire.trust import lost_catalogue
@@ -106,7 +106,7 @@ def command(
         if dry_run or not todo:
             print_answer({"dry_run": dry_run, "backups": [*map(_fields, plans), *unplanned], "failed": {}}, (), as_json=as_json)
             return int(Exit.ATTENTION if is_left or (dry_run and any(plan.repairs for plan in plans)) else Exit.OK)
-        confirmed(f"{counted(len(todo), 'backup')} will get a repaired copy", "repair", yes, as_json)
+        require_confirmation(f"{counted(len(todo), 'backup')} will get a repaired copy", "repair", yes, as_json)
         done, failed, status = _repaired(context, todo, cancellation, as_json=as_json)
     made = {(repair_done.plan.backup.host, repair_done.plan.backup.name): repair_done for repair_done in done}
     fields = [_fields(plan, made.get((plan.backup.host, plan.backup.name))) for plan in plans]

@@ -109,7 +109,7 @@ class Notes:
         """Returns the notes with that action as the newest; the oldest is dropped when there are too many."""
         return replace(self, actions=(*self.actions, action.as_json())[-_ACTIONS:])
 
-    def gone(self, name: str, at: str) -> "Notes":
+    def after_deletion(self, name: str, at: str) -> "Notes":
         """Returns the notes after that backup was deleted for good. A requested deletion is remembered."""
         note, left = self.note(name, EXPIRED), self.without(name)
         if not note or not note.get(ASKED):

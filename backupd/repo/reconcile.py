@@ -426,7 +426,7 @@ def open_catalogue_or_memory(state: Path, pool_id: str) -> Iterator[tuple[Catalo
 
     Every run starts with reconciling, which fills an empty one. Raises OperatorError for a catalogue of a newer version.
     """
-    clear_dead()
+    clear_dead_stand_ins()
     try:
         catalogue = Catalogue.open(state)
     except (CatalogueUnusable, CatalogueBusy) as error:
@@ -468,7 +468,7 @@ def _memory() -> Path:
     return _MEMORY if _MEMORY.is_dir() else Path(gettempdir())
 
 
-def clear_dead() -> None:
+def clear_dead_stand_ins() -> None:
     """Deletes what killed runs left in memory. A file with such a name that another user made is not touched."""
     for folder in _memory().glob(f"{_STAND_IN}*"):
         pid, _, rest = folder.name.removeprefix(_STAND_IN).partition("-")

@@ -270,7 +270,7 @@ def _signature(main: Path) -> Signature:
 
 
 _PIECE = 256 << 10
-_LOOK = 1.0
+_CHECK_EVERY = 1.0
 """Seconds after which the caller's rights are checked again: on a slow connection a stream lasts for days."""
 
 
@@ -282,7 +282,7 @@ class Frames:
 
     def __init__(self, wire: Wire, require: Callable[[], None] = lambda: None) -> None:
         self._wire, self._require = wire, require
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()
         self._held = bytearray()
         self._written = 0
 
@@ -319,9 +319,9 @@ class Frames:
         self._wire.send(HEAD.pack(0))
 
     def _send(self, piece: bytes | bytearray | memoryview) -> None:
-        if time.monotonic() - self._looked > _LOOK:
+        if time.monotonic() - self._checked_at > _CHECK_EVERY:
             self._require()
-            self._looked = time.monotonic()
+            self._checked_at = time.monotonic()
         self._wire.send_while(HEAD.pack(len(piece)), self._require)
         self._wire.send_while(piece, self._require)
 

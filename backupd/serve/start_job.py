@@ -45,7 +45,7 @@ even if no user is waiting for it any longer.
 _one_at_a_time = threading.Lock()
 _PATIENCE = 15.0  # seconds
 _AGAIN = 60.0  # seconds
-_LOOK = 0.5
+_CHECK_EVERY = 0.5
 """Seconds between two checks whether a backup has ended, while others wait."""
 
 
@@ -172,7 +172,7 @@ def keep_starting(service: ServiceContext) -> NoReturn:
             service.queue.changed.wait(_AGAIN)  # also without a new request: a hung folder may answer again
             service.queue.waits = True
         if service.queue.waits:
-            time.sleep(_LOOK)
+            time.sleep(_CHECK_EVERY)
         else:
             service.queue.changed.wait()
 

@@ -77,7 +77,7 @@ def everything() -> bytes:
         score=SCORE,
         numbers=numbers(write=3),
         referenced_bytes={"web1": 1500},
-        looks={"web1": ago(48), "old1": None},
+        last_reads={"web1": ago(48), "old1": None},
         unverified=("old1",),
         drills=drill_status({"web1": (PROVEN,)}, {"web1"}, 3e6, NOW),
         copies=tuple(copy_statuses({"office": ReplicaSettings("office", address="a")}, COPIED, NOW)),

@@ -17,7 +17,7 @@ from backupd.repo.reconcile import (
     _is_finished,
     _is_of_run,
     _staged_hosts,
-    clear_dead,
+    clear_dead_stand_ins,
     open_catalogue_or_memory,
 )
 from btrkeep.backup_states import CauseCode
@@ -167,7 +167,7 @@ def test_what_killed_commands_left_in_memory_is_removed_and_what_others_put_ther
     assert sorted(path.name for path in (tmp_path / "memory").iterdir()) == stays
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     (tmp_path / "memory" / f"btrkeep-catalogue-{os.getpid()}-1-of another user").mkdir()
-    clear_dead()
+    clear_dead_stand_ins()
     assert len(list((tmp_path / "memory").iterdir())) == len(stays) + 1
 
 

@@ -315,11 +315,11 @@ def test_of_deletions_by_hand_the_newest_500_of_a_host_are_remembered_and_of_oth
     for number in range(510):
         asked = {"at": "2026-01-01T00:00:00Z", "why": str(number), "asked": {}} | ({"asked": {"last": False}} if number % 2 else {})
         gone = f"2026-01-02T{number // 60:02}:{number % 60:02}:00Z"
-        notes = notes.with_note(str(number), "expired", asked).gone(str(number), gone)
+        notes = notes.with_note(str(number), "expired", asked).after_deletion(str(number), gone)
     assert [int(name) for name in notes.deleted if name != "damaged"] == list(range(1, 510, 2))
     for number in range(1000, 1500):
         notes = notes.with_note(str(number), "expired", {"at": "2026-01-01T00:00:00Z", "asked": {"last": False}})
-        notes = notes.gone(str(number), "2026-02-02T00:00:00Z")
+        notes = notes.after_deletion(str(number), "2026-02-02T00:00:00Z")
     write_notes(tmp_path, notes)
     assert sorted(map(int, read_notes(tmp_path).deleted)) == list(range(1000, 1500))
 

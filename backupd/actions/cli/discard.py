@@ -6,7 +6,7 @@ import click
 
 from backupd.actions.discard import UnfinishedBackup, discard, is_busy, unfinished_backup
 from backupd.cli.command_context import dry_run_option, opened, pass_context, yes_option
-from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
+from backupd.cli.names import complete_host_of_pool, locked_host, require_confirmation, require_host_or_folder
 from backupd.cli.recording import record
 from backupd.repo.pool_context import PoolContext
 from btrkeep.cli import json_option, print_answer
@@ -39,7 +39,7 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
     with locked_host(ctx, host, "discard") as (context, moment):
         unfinished = _require_unfinished(context, host)
     print_wrapped(_lost(unfinished, moment), err=as_json)
-    confirmed("the unfinished backup will be deleted and cannot be restored", host, yes, as_json)
+    require_confirmation("the unfinished backup will be deleted and cannot be restored", host, yes, as_json)
     with locked_host(ctx, host, "discard") as (context, moment):  # the prompt may have been open for long
         discard(context.pool, context.catalogue, unfinished)
         record(context.pool, moment, "discard", host)

@@ -7,7 +7,7 @@ import click
 
 from backupd.actions.forget import RemainingBackups, forget, remaining_backups, require_forgettable, undo_forget
 from backupd.cli.command_context import dry_run_option, opened, pass_context, yes_option
-from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
+from backupd.cli.names import complete_host_of_pool, locked_host, require_confirmation, require_host_or_folder
 from backupd.expire.host_backups import policy_of
 from backupd.repo.notes_json import read_notes
 from backupd.repo.pool_context import PoolContext
@@ -41,7 +41,7 @@ def command(ctx: click.Context, host: str, undo: bool, dry_run: bool, yes: bool,
         require_forgettable(context.config, context.pool, host, moment)
         remaining = remaining_backups(context.catalogue, host)
     print_wrapped(f"{host} has {remaining}", err=as_json)
-    confirmed("all these backups will expire", host, yes, as_json)
+    require_confirmation("all these backups will expire", host, yes, as_json)
     with locked_host(ctx, host, "forget") as (context, moment):  # the prompt may have been open for long
         require_forgettable(context.config, context.pool, host, moment)
         since = forget(context.pool, host, moment, by=login_name())

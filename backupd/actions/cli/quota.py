@@ -7,7 +7,7 @@ import click
 
 from backupd.actions.quota import QuotaState, costs, enable, programs, read_state, require_disableable, require_enableable
 from backupd.cli.command_context import clock_for, dry_run_option, load_config, pass_context, yes_option
-from backupd.cli.names import confirmed
+from backupd.cli.names import require_confirmation
 from backupd.repo.pool_context import open_configured, require_writable
 from btrkeep.cli import json_option, print_answer, print_listing
 from btrkeep.cli.listings import Column, objects
@@ -66,7 +66,7 @@ def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) 
             print_wrapped(f"- {line}", err=as_json)
     if dry_run:
         return _print_result(read_state(config, pool), as_json, dry_run, changed=True)
-    confirmed("simple quotas will be switched on", config.name, yes, as_json)
+    require_confirmation("simple quotas will be switched on", config.name, yes, as_json)
     require_writable(pool)
     enable(pool, clock.now())
     return _print_result(read_state(config, pool), as_json, dry_run, changed=True)
@@ -88,7 +88,7 @@ def disable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool)
         return _print_result(read_state(config, pool), as_json, dry_run, changed=False)
     require_disableable(pool)
     if not dry_run:
-        confirmed("all counted bytes will be lost", config.name, yes, as_json)
+        require_confirmation("all counted bytes will be lost", config.name, yes, as_json)
         require_writable(pool)
         require_disableable(pool)  # the prompt may have been open for long
         qgroups.disable(pool)

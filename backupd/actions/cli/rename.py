@@ -6,7 +6,7 @@ import click
 
 from backupd.actions import rename as renaming
 from backupd.cli.command_context import complete_host, dry_run_option, opened, pass_context, yes_option
-from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder
+from backupd.cli.names import complete_host_of_pool, require_confirmation, require_host_or_folder
 from backupd.repo.pool_context import PoolContext, writing
 from btrkeep.cli import json_option, print_answer
 from btrkeep.config.config_key import HOST
@@ -42,7 +42,7 @@ def command(ctx: click.Context, host: str, new: str, dry_run: bool, yes: bool, a
         since = format_time(context.clock.now())
         with renaming.locked(context.pool, host, new, since):
             renaming.require_renameable(context.pool, host, new)
-    confirmed(f"the backups of {host} will belong to {new}", new, yes, as_json)
+    require_confirmation(f"the backups of {host} will belong to {new}", new, yes, as_json)
     with opened(ctx, writes=True) as context, renaming.locked(context.pool, host, new, since), writing(context.pool):
         moment = context.clock.now().replace(microsecond=0)
         count = renaming.rename(context.pool, context.catalogue, host, new, moment, by=login_name())

@@ -56,7 +56,7 @@ def show(findings: Sequence[Finding]) -> None:
         (click.style(level, fg=colours.LEVEL[level]), about, text)
         for about, (level, text) in merged([(finding.about, (finding.level, finding.text)) for finding in findings])
     ]
-    click.echo(table(rows, ["", "WHAT", "FOUND"]))
+    click.echo(table(rows, ["", "SUBJECT", "RESULT"]))
     if unknown := sum(finding.level == UNKNOWN for finding in findings):
         click.echo(f"\n{counted(unknown, 'check')} could not be made: there may be more problems")
     hints = merged([(finding.about, finding.hint) for finding in findings if finding.hint], 1)

@@ -250,7 +250,7 @@ RULES = (
 )  # fmt: skip
 
 
-_SAYS_NOTHING = ("iscsi", "fibre channel", "multipath", "virtio", "loop", "nbd", "rbd", "drbd", "nvme fabrics")
+_HIDING_DISKS = ("iscsi", "fibre channel", "multipath", "virtio", "loop", "nbd", "rbd", "drbd", "nvme fabrics")
 
 
 def _ssd(facts: DoctorFacts) -> Iterator[Finding]:
@@ -270,7 +270,7 @@ def _ssd(facts: DoctorFacts) -> Iterator[Finding]:
             (remount(fs, "nossd"),),
         )
         return
-    doubtful = [device for device in fs.devices if device.rotational is False and device.has(*_SAYS_NOTHING)]
+    doubtful = [device for device in fs.devices if device.rotational is False and device.has(*_HIDING_DISKS)]
     if ssd and doubtful:
         yield _guessed(fs, doubtful)
 
@@ -302,7 +302,7 @@ def udev_rule(fs: FilesystemFacts, devices: list[DeviceFacts]) -> list[str]:
 
 
 def _virtual(device: DeviceFacts) -> str:
-    return next(layer.kind for layer in device.layers if layer.kind in _SAYS_NOTHING)
+    return next(layer.kind for layer in device.layers if layer.kind in _HIDING_DISKS)
 
 
 _BLIND_TO_FLAG = unless(

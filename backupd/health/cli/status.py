@@ -43,7 +43,7 @@ _MOST = 20
 
 
 @dataclass(slots=True)
-class LastLook:
+class StatusReading:
     """The result of one reading."""
 
     reporting: ReportingConfig
@@ -72,7 +72,7 @@ class LastLook:
         return {
             "now": self.now,
             "alarms": self.checked.looked if self.checked else None,
-            "pool": self._pool_looked(),
+            "pool": self._pool_read_at(),
             "unknown": self.error is not None or self.is_old,
             "faults": list(self.reporting.faults),
             "configuration_of": self.reporting.kept,
@@ -90,7 +90,7 @@ class LastLook:
                 "configuration", f"the following is based on the last valid configuration, {local_time(self.reporting.kept)}"
             )
         if self.error:
-            looked = self._pool_looked()
+            looked = self._pool_read_at()
             last = f"; the pool was last readable {local_time(looked)}" if looked else ""
             _print_line("unknown", f"{self.error.message}{last}")
         if self.is_old and self.checked and self.now:
@@ -105,7 +105,7 @@ class LastLook:
         if self.checked and not self.is_old:
             click.echo(f"alarms were last checked {local_time(self.checked.looked)}")
 
-    def _pool_looked(self) -> datetime | None:
+    def _pool_read_at(self) -> datetime | None:
         if self.error is None:
             return self.now
         return self.checked.pool_looked if self.checked else None
@@ -171,32 +171,32 @@ def command(
     notify` has not checked anything for over an hour; 2: the configuration cannot be used; 4: the pool cannot be read.
     """
     synchronised = clock_synchronised()
-    look = LastLook(load_reporting(ctx))
-    if look.reporting.is_bare and look.reporting.error:
-        raise look.reporting.error
+    reading = StatusReading(load_reporting(ctx))
+    if reading.reporting.is_bare and reading.reporting.error:
+        raise reading.reporting.error
     with ExitStack() as held:
-        context = _opened(ctx, look, held)
+        context = _opened(ctx, reading, held)
         host = hosts[0] if len(hosts) == 1 and not is_pattern(hosts[0]) and not states and group is None else None
         chosen = None
         if host:
             require_host(context.config, context.catalogue, host)
         elif hosts or states or group is not None:
             chosen = _chosen(context, hosts, group)
-        look.now, look.checked = context.moment, from_text(context.catalogue.get_fact(health.FACT))
-        status = _read_status(context, host, synchronised, look.checked)
+        reading.now, reading.checked = context.moment, from_text(context.catalogue.get_fact(health.FACT))
+        status = _read_status(context, host, synchronised, reading.checked)
         if chosen is not None:
             status = replace(_only(status, chosen, states), overall=None)
         alive = qgroups.live_bytes(context.pool) if as_json and context.pool else {}
 
     def show() -> None:
-        look.show()
+        reading.show()
         status.show(host, with_copies=with_copies, chosen=chosen)
-        look.show_end()
+        reading.show_end()
 
-    print_answer(lambda: {**status.fields(alive), "looked": look.fields()}, show, as_json=as_json)
-    if look.error:
-        raise look.error
-    return look.exit_status
+    print_answer(lambda: {**status.fields(alive), "looked": reading.fields()}, show, as_json=as_json)
+    if reading.error:
+        raise reading.error
+    return reading.exit_status
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,27 +217,27 @@ class _StatusSources:
     """The same as in PoolContext."""
 
 
-def _opened(ctx: click.Context, look: LastLook, held: ExitStack) -> _StatusSources:
-    """Opens everything; only the catalogue, for reading, if the pool or the catalogue's folder is unusable: then `look` has the
+def _opened(ctx: click.Context, reading: StatusReading, held: ExitStack) -> _StatusSources:
+    """Opens everything; only the catalogue, for reading, if the pool or the catalogue's folder is unusable: then `reading` has the
     reason.
 
     Raises OperatorError if the catalogue cannot be read.
     """
-    config = look.reporting.config
+    config = reading.reporting.config
     try:
         with waiting_for_catalogue(config.pool.state):
             context = held.enter_context(opened(ctx, config=config))
     except UsageError:
         raise
     except OperatorError as error:
-        look.error = error
+        reading.error = error
         try:
             if given_now(ctx):
                 raise error
             catalogue = held.enter_context(Catalogue.open_readonly(config.pool.state))
             catalogue.pool_id()
         except OperatorError:
-            look.show()
+            reading.show()
             raise error from None
         return _StatusSources(config, catalogue, datetime.now(UTC))
     return _StatusSources(config, context.catalogue, context.clock.now(), context.pool, context.lost, context.clock_doubt)
@@ -276,7 +276,7 @@ class _Status:
         """`alive`: the bytes of each host by simple quotas."""
         report = self.report
         hosts = [
-            {**view.host_as_json(host), "verified": report.looks.get(host.host), "alive_bytes": alive.get(host.host)}
+            {**view.host_as_json(host), "verified": report.last_reads.get(host.host), "alive_bytes": alive.get(host.host)}
             for host in report.hosts
         ]
         return {
@@ -317,7 +317,7 @@ class _Status:
             view.show_altered(report.altered, self.command)
         elif host:
             if report.hosts:
-                view.show_one(report.hosts[0], report.running, report.now, report.looks.get(host))
+                view.show_one(report.hosts[0], report.running, report.now, report.last_reads.get(host))
             else:
                 has = counted(self.unconfigured[host], "backup") if host in self.unconfigured else "backups"
                 click.echo(f"{printable(host)} has {has} but is not configured")

@@ -127,7 +127,7 @@ def _hosts(samples: MetricSamples, report: StatusReport) -> None:
         samples.add(table.HOST_SUCCESS, _seconds(status.last_complete), host.name)
         samples.add(table.HOST_AGE, status.age, host.name)
         samples.add(table.HOST_ALIVE, report.referenced_bytes.get(host.name), host.name)
-        samples.add(table.HOST_VERIFIED, _seconds(report.looks.get(host.name)), host.name)
+        samples.add(table.HOST_VERIFIED, _seconds(report.last_reads.get(host.name)), host.name)
         samples.add(table.HOST_DAMAGED, report.damaged.get(host.name, (0, 0))[0], host.name)
         samples.add(table.HOST_QUOTA, host.quota, host.name)
         if facts := report.facts.get(host.name):

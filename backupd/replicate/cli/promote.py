@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from backupd.cli.command_context import dry_run_option, opened, pass_context, yes_option
-from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
+from backupd.cli.names import complete_host_of_pool, hosts_named, require_confirmation
 from backupd.cli.recording import record
 from backupd.expire.host_backups import read_hosts
 from backupd.replicate.cli.replicate import chosen_replicas, complete_replica
@@ -54,7 +54,9 @@ def promote_command(ctx: click.Context, hosts: tuple[str, ...], name: str | None
         missing = [host for host in chosen if host not in context.config.every_host]
         if dry_run:
             return _print_promoted(chosen, missing, "would be promoted", as_json=as_json, dry_run=True)
-        confirmed(f"{counted(len(chosen), 'host')} will be backed up here and no longer be fetched", chosen[0], yes, as_json)
+        require_confirmation(
+            f"{counted(len(chosen), 'host')} will be backed up here and no longer be fetched", chosen[0], yes, as_json
+        )
         since = format_time(context.clock.now())
         with writing(context.pool):
             for host in chosen:
@@ -142,7 +144,7 @@ def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_ru
             if words := _expiring(context, replica, chosen):
                 print_wrapped(words, err=as_json)
             if not dry_run:
-                confirmed(f"{counted(len(chosen), 'host')} will no longer be backed up here", chosen[0], yes, as_json)
+                require_confirmation(f"{counted(len(chosen), 'host')} will no longer be backed up here", chosen[0], yes, as_json)
                 held.enter_context(writing(context.pool))
                 raise_limit()
                 for host in chosen:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from backupd.files.versions import PathHistory
 
 _PIECE = 1 << 20
-_LOOK = 0.25
+_CHECK_EVERY = 0.25
 _TEXT_BYTES = 1 << 20
 """Bytes of an answer that are reserved for the lines of a text."""
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EXDEV)
@@ -38,16 +38,16 @@ class _Pulse:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._looked = time.monotonic()
-        self._end = self._looked + call["seconds"]
+        self._checked_at = time.monotonic()
+        self._end = self._checked_at + call["seconds"]
 
     def __call__(self) -> None:
         """Raises ClientGone and TimeBudgetUsedUp."""
         now = time.monotonic()
         if now >= self._end:
             raise TimeBudgetUsedUp
-        if now - self._looked > _LOOK:
-            self._looked = now
+        if now - self._checked_at > _CHECK_EVERY:
+            self._checked_at = now
             if self._call.gone():
                 raise ClientGone
 

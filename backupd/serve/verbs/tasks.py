@@ -23,7 +23,7 @@ from btrkeep.units import counted, local_time
 
 _PATIENCE = 15.0
 """Seconds to wait for a preview; then the client requests the state of the job, which continues."""
-_LOOK = 0.1
+_CHECK_EVERY = 0.1
 _FAILED = ("failed", "skipped")  # outcomes of runs without a backup
 _MOST_RUNS = 2000
 """Maximum number of runs of a host that are read: more within a day are too many in any case."""
@@ -80,7 +80,7 @@ def preview(call: Call) -> Any:
             raise RequestRefused(
                 "the preview is not ready yet", f"job {started.id} is still running", "busy", is_public=True, job=started.id
             )
-        time.sleep(_LOOK)
+        time.sleep(_CHECK_EVERY)
     if serve_job.result is None:
         raise RequestRefused(serve_job.error or "the preview printed no result", "", "failed")
     return serve_job.result
