@@ -14,7 +14,7 @@ Wait = tuple[str, str, float]
 
 _SOON = 0.1
 PAUSES: tuple[Wait, ...] = (
-    ("backupd.actions.discard", "_LOOK", _SOON),
+    ("backupd.actions.discard", "_CHECK_EVERY", _SOON),
     ("backupd.offsite.offsite_run", "_PAUSE", _SOON),
     ("backupd.replicate.push", "_PAUSE", _SOON),
     ("backupd.replicate.fetch_hosts", "_LOOK_AROUND", _SOON),
