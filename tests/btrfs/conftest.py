@@ -1,4 +1,4 @@
-"""What tests of whole nights share."""
+"""Fixtures for tests of whole nights."""
 
 import shutil
 import tempfile
@@ -21,7 +21,7 @@ def nights(shared_btrfs: Path) -> Nights:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """An empty folder for sources that lie on another filesystem than the pool."""
+    """An empty folder for sources that are on another filesystem than the pool."""
     tree = tmp_path / "srv"
     tree.mkdir()
     return tree
@@ -57,12 +57,12 @@ def ext4(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def whole_bed(no_leftovers: None) -> Iterator[Path]:
-    """Checked by the btrfs program when all tests are through with it."""
+    """A filesystem that the btrfs program checks after all tests that use it."""
     with checked_bed() as point:
         yield point
 
 
 @pytest.fixture
 def bed(whole_bed: Path) -> Path:
-    """Worth balancing, regardless of the tests before."""
+    """A filesystem that is worth balancing, whatever the tests before did."""
     return fragmented(whole_bed)

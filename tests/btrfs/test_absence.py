@@ -1,4 +1,4 @@
-"""Optional hosts over a real ssh: absent is another thing than a refused key, another host key, or a name that never resolved."""
+"""Optional hosts over a real ssh: an absent host differs from a refused key, another host key, or a name that never resolved."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def laptop(shared_btrfs: Path, sshd: Sshd) -> Laptop:
 
 
 def another_key(laptop: Laptop) -> None:
-    """The recorded host key is not the one that the host has."""
+    """Records another host key than that of the host."""
     work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", laptop.top / "other")
     kind, key, *_ = (laptop.top / "other.pub").read_text().split()
     laptop.known_hosts.write_text(f"[127.0.0.1]:{laptop.sshd.port} {kind} {key}\n")

@@ -1,4 +1,4 @@
-"""What users did is recorded with their login names: in notes.json, in the pool's record, and in `backupd log`."""
+"""Actions of users are recorded with their login names: in notes.json, in the pool's record, and in `backupd log`."""
 
 import json
 import subprocess

@@ -49,7 +49,7 @@ def noted(nights: Nights) -> dict[str, Any]:
 
 
 def reboot(nights: Nights, **fields: Any) -> None:
-    """The record is of another boot."""
+    """Changes the record to that of another boot."""
     note(nights).write_text(json.dumps(noted(nights) | {"boot": ANOTHER} | fields))
 
 
@@ -65,7 +65,7 @@ def backup_id(path: Path) -> int:
 
 
 def written_at(path: Path) -> int:
-    """When a file of the subvolume was last written, in seconds since 1970, as `btrfs inspect-internal dump-tree` has it."""
+    """Returns when a file of the subvolume was last written, in seconds since 1970, from `btrfs inspect-internal dump-tree`."""
     device = work("findmnt", "--noheadings", "--output", "SOURCE", "--target", path).stdout.split("[")[0].strip()
     lines = work("btrfs", "inspect-internal", "dump-tree", "-t", "root", device).stdout.splitlines()
     start = next(place for place, line in enumerate(lines) if f"key ({backup_id(path)} ROOT_ITEM" in line)
@@ -73,7 +73,9 @@ def written_at(path: Path) -> int:
 
 
 def test_what_the_last_minutes_wrote_is_read_at_once_and_nothing_else(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """The one copy of a file of the last night is lost behind btrfs' back, and another was wrong before btrfs had it."""
+    """The only copy of a file of the last night is lost without btrfs noticing, and another one was wrong before btrfs
+    received it.
+    """
     nights = Nights(make_btrfs(size="400M"))
     nights.tables["verify"] = {"after_crash": "2s", "new_files": "all"}
     lost, wrong = os.urandom(MIB), os.urandom(MIB)
@@ -278,7 +280,7 @@ def test_a_backup_whose_record_is_lost_is_told(make_btrfs: Callable[..., Path], 
 
 
 def test_what_a_stopped_run_left_last_is_not_continued(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """Its files have their times and sizes, and were not read; so it is made from its base again."""
+    """Its files have their times and sizes, and were not read; so the backup is made from its base again."""
     nights = Nights(make_btrfs(size="300M"))
     (tree / "file").write_bytes(os.urandom(MIB))
     nights.host("web", tree)
@@ -299,7 +301,7 @@ def test_what_a_stopped_run_left_last_is_not_continued(make_btrfs: Callable[...,
 
 
 def test_a_sample_after_the_backup_is_a_sign_of_life(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """So after a crash by day nothing is read."""
+    """So after a crash by day no backup is read."""
     nights = Nights(make_btrfs(size="300M"))
     nights.tables["verify"] = {"after_crash": "1s"}
     (tree / "file").write_bytes(os.urandom(MIB))

@@ -21,7 +21,7 @@ AFTER_RSYNC, BEFORE_HOLES = ("backup.json replaced", 2), ("holes punched", 1)
 
 @pytest.fixture
 def half(make_btrfs: Callable[..., Path], tmp_path: Path) -> Nights:
-    """A pool with one backup of `web`, and twenty files that are new since, on another filesystem."""
+    """A pool with one backup of `web`, and twenty files that are new since then, on another filesystem."""
     nights = Nights(make_btrfs(size="300M"))
     nights.source = tmp_path / "srv"
     nights.source.mkdir()
@@ -33,13 +33,13 @@ def half(make_btrfs: Callable[..., Path], tmp_path: Path) -> Nights:
 
 
 def renew(nights: Nights) -> None:
-    """Files with zeros in the middle, which come dense."""
+    """Makes files with zeros in the middle, which arrive without holes."""
     for number in range(FILES):
         (nights.source / f"file{number}").write_bytes(os.urandom(MIB // 2) + bytes(MIB // 2) + os.urandom(1000))
 
 
 def filling(nights: Nights) -> str:
-    """The line of the shell that fills the pool to the last byte."""
+    """Returns the shell line that fills the pool to the last byte."""
     folder = nights.backup("web")
     code = f"from pathlib import Path; from tests.beds.btrfs import fill; fill(Path({str(nights.top)!r}), Path({str(folder)!r}))"
     return shlex.join([sys.executable, "-P", "-c", code])
@@ -55,13 +55,13 @@ def make_room(nights: Nights) -> None:
 
 
 def transferred(nights: Nights) -> int:
-    """How many files the newest backup's run has fetched."""
+    """Returns the number of files that the newest backup's run has fetched."""
     (path,) = nights.record("web")["paths"]
     return int(path["numbers"]["transferred"])
 
 
 def goes_on(nights: Nights, kept: int) -> None:
-    """The next run makes that very subvolume final, and fetches nothing."""
+    """Requires that the next run makes this same subvolume final, and fetches nothing."""
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert subvolumes(nights)[f"hosts/web/{nights.names('web')[-1]}"] == kept, "what had come was thrown away"
     assert transferred(nights) == 0
@@ -92,7 +92,7 @@ def test_without_a_reserve_it_stays_for_the_next_run_which_fetches_nothing_again
 
 
 def test_what_is_not_ours_in_an_unfinished_backup_costs_nothing_of_it_when_it_is_moved_away(half: Nights) -> None:
-    """The run that meets it has taken the mark by then."""
+    """By then, the run that first found it has removed the mark."""
     half.in_the_middle(8 * MIB, end="dies")
     assert half.run("web", status=1)["web"]["outcome"] == "partial"
     half.ssh("")

@@ -30,7 +30,7 @@ _BLOCK = b"x" * (1 << 17)
 
 
 def writable(backup: Path, change: Callable[[Path], object]) -> None:
-    """Changes a final backup as an administrator would, by hand."""
+    """Makes a final backup writable, like an administrator who changes it manually."""
     work("btrfs", "property", "set", "-f", "-ts", str(backup), "ro", "false")
     change(backup)
     work("btrfs", "property", "set", "-ts", str(backup), "ro", "true")
@@ -54,12 +54,12 @@ def notes(pool: Path) -> Any:
 
 
 def seal(pool: Path, name: str) -> Any:
-    """The number of the subvolume, its ctransid and the time."""
+    """Returns the number of the subvolume, its ctransid and the time."""
     return json.loads((pool / "hosts/web1/seals.json").read_text())["backups"][name]
 
 
 def share(source: Path, target: Path) -> None:
-    """What duperemove does: the two files share their data, by the kernel's own comparison. Works on read-only subvolumes."""
+    """Shares the data of two files like duperemove, by the kernel's own comparison. Works on read-only subvolumes."""
     size = source.stat().st_size
     fds = [os.open(path, os.O_RDONLY) for path in (source, target)]
     try:
@@ -86,7 +86,7 @@ def test_a_changed_backup_is_no_base_and_no_parent_of_a_copy(two: TwoPools) -> N
 
 
 def test_a_backup_that_was_changed_since_the_last_check_is_no_parent_either(two: TwoPools) -> None:
-    """The first pool was not checked since: the sender itself compares with the seals."""
+    """The first pool was not checked since then: the sender itself compares with the seals."""
     (two.source / "secret").write_text("secret")
     first = two.night(FIRST, "a")
     two.fetch()
@@ -278,7 +278,7 @@ def test_what_was_not_changed_by_hand_has_to_be_the_same_when_an_altered_copy_co
 
 
 def test_a_seal_by_a_clock_that_is_behind_is_no_earlier_than_the_backup(two: TwoPools, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An update, and a boot without a clock: data that is shared later is still no change."""
+    """An update, and a boot with a wrong clock: sharing of data is still not a change."""
     for name in ("one", "other"):
         (two.source / name).write_bytes(_BLOCK)
     first = two.night(FIRST, "a")
@@ -364,7 +364,7 @@ def test_a_backup_of_a_host_that_is_in_use_is_compared_too_or_reported_as_not_co
 
 
 def test_a_seal_is_no_earlier_than_that_of_the_base(two: TwoPools) -> None:
-    """The clock is behind in the second night: files that are the base's have later times, and are still no change."""
+    """The clock is behind in the second night: files of the base have later times, which is still not a change."""
     first = two.night(FIRST, "a")
     file = two.first.pool / "hosts/web1/seals.json"
     fields = json.loads(file.read_text())
@@ -385,7 +385,7 @@ def test_a_row_of_a_subvolume_that_is_not_there_is_compared_all_the_same(two: Tw
 
 
 def test_an_altered_backup_that_was_deleted_is_over(two: TwoPools) -> None:
-    """The printed way out was typed, and status, check and the alarm named it for all of its grace."""
+    """The printed command was run, but status, check and the alarm still named the backup until its grace period ended."""
     first = two.night(FIRST, "a")
     writable(path_of(two.first.pool, first), lambda backup: content(backup, "changed").write_text("by hand"))
     second = two.night(SECOND, "b")
@@ -432,7 +432,7 @@ def test_accepted_changes_of_a_copy_are_not_replaced(two: TwoPools) -> None:
 
 
 def test_what_is_deleted_depends_on_the_seals_at_that_moment(two: TwoPools) -> None:
-    """The newest backup is changed after expire has looked; as when a run had the host while it looked."""
+    """The newest backup is changed after expire has checked it; or a run held the host's lock during the check."""
     first, second = two.night(FIRST, "a"), two.night(SECOND, "b")
     two.first.tables["retention"] = {"daily": 1, "min_keep": 1, "grace": "1s"}
     two.first.write()

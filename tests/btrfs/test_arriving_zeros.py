@@ -1,4 +1,4 @@
-"""A new sparse file costs its data, on the line and in the pool, and not its length."""
+"""A new sparse file takes only the space of its data, in the transfer and in the pool, not its length."""
 
 import os
 from dataclasses import replace
@@ -41,7 +41,7 @@ def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def received(nights: Nights) -> int:
-    """Bytes that rsync received in the newest run, and would have received of the stopped ones by its progress."""
+    """Returns the bytes that rsync received in the newest run, or would have received in the stopped ones by its progress."""
     totals = nights.record("web1")["totals"]
     return max(totals["received"], totals["literal"])
 
@@ -63,7 +63,7 @@ def assert_cheap(nights: Nights, host: Path, size: int, name: str = "lastlog") -
 def test_zeros_of_a_new_sparse_file_are_not_transferred(
     nights: Nights, host: Path, monkeypatch: pytest.MonkeyPatch, first: bool
 ) -> None:
-    """And when it is rotated the backup is not suspect."""
+    """And when the file is rotated, the backup is not suspect."""
     smaller(monkeypatch)
     if not first:
         nights.run("web1")

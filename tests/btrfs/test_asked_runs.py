@@ -1,4 +1,4 @@
-"""Backups that many ask for at once: few are under way, the others wait their turn, also beside a night and through a restart."""
+"""Backups that many users request at once: few run, the others wait, also during a night and through a restart."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 class Gated:
-    """Hosts whose transfers stand still until `open`. `log` has a line for each that begins (+) and that ends (-)."""
+    """Hosts whose transfers do not proceed until `open`. `log` has a line for each that starts (+) and that ends (-)."""
 
     def __init__(self, nights: Nights) -> None:
         self.nights, self.log, self._gate = nights, nights.top / "log", nights.top / "gate"
@@ -62,7 +62,7 @@ class Gated:
 
     @property
     def most(self) -> int:
-        """Transfers at the same time."""
+        """Returns the maximum number of simultaneous transfers."""
         running, most = 0, 0
         for line in self.log.read_text().splitlines():
             running += 1 if line[0] == "+" else -1
@@ -70,7 +70,7 @@ class Gated:
         return most
 
     def processes(self, word: str) -> int:
-        """Those of our command with that word, on this pool."""
+        """Returns the processes of our command with that word, on this pool."""
         number = 0
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
@@ -91,7 +91,7 @@ def gated(nights: Nights) -> Iterator[Gated]:
 
 
 def jobs_by_host(service: Service) -> dict[str, dict[str, Any]]:
-    """The state of each host's job."""
+    """Returns the state of each host's job."""
     return {job["host"]: job for job in service.agent().ask("jobs")}
 
 
@@ -236,7 +236,7 @@ def test_a_run_that_waits_is_stopped_at_once_and_a_place_of_a_killed_run_is_free
 def test_who_has_the_turn_and_goes_no_further_holds_up_the_others_for_a_while_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that was stopped with Ctrl-Z."""
+    """Like a process that was stopped with Ctrl-Z."""
     monkeypatch.setattr("backupd.run.slots._LOOK", 0.01)
     monkeypatch.setattr("backupd.run.slots._PATIENCE", 5)
     slots_of_hosts, looks = list[Slots](), count()

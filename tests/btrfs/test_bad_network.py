@@ -1,4 +1,6 @@
-"""Hosts whose network fails in every way, beside good ones, in one night; the long form is `python -m bench.bad_network`."""
+"""Hosts whose network fails in every way, together with good hosts, in one night; the long form is `python -m
+bench.bad_network`.
+"""
 
 from argparse import Namespace
 from contextlib import ExitStack

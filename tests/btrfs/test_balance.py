@@ -243,7 +243,7 @@ def test_a_degraded_filesystem_is_refused(make_btrfs: Callable[..., Path]) -> No
 
 
 def holed(point: Path, megabytes: int, share: float = 0.4) -> None:
-    """One file of 100 KB, then files of 1 MiB, of which a share is deleted: block groups with a hole each few MiB."""
+    """Makes one file of 100 KB, then files of 1 MiB, of which a share is deleted: block groups with a hole each few MiB."""
     (point / "small").write_bytes(os.urandom(100_000))
     work("btrfs", "filesystem", "sync", point)
     kept = []

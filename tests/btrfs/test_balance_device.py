@@ -1,4 +1,4 @@
-"""Block groups chosen by device, on a full mirror to which one device was added; the truth is python-btrfs's list of chunks."""
+"""Block groups chosen by device, on a full mirror to which one device was added; compared with python-btrfs's list of chunks."""
 
 import json
 import os
@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def chunks_on(point: Path) -> dict[int, set[int]]:
-    """The devices of each data chunk."""
+    """Returns the devices of each data chunk."""
     with python_btrfs.FileSystem(str(point)) as filesystem:
         return {
             chunk.vaddr: {stripe.devid for stripe in chunk.stripes}

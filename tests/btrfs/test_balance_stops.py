@@ -73,7 +73,9 @@ def test_a_signal_before_the_first_block_group_begins_none(bed: Path, when: str)
 
 
 def test_what_is_cancelled_stays_where_it_is(bed: Path) -> None:
-    """The largest takes some tenths of a second, the signal comes as it begins: now and then a crowded machine is late with it."""
+    """The largest block group takes some tenths of a second, and the signal comes at its start: on a busy machine it is sometimes
+    late.
+    """
     for _ in range(8):
         fragmented(bed)
         files, before = checksum(bed), groups(bed)
@@ -132,7 +134,7 @@ def test_an_observer_that_fails_ends_the_run_with_the_balance_cancelled(bed: Pat
 
 @pytest.mark.parametrize(("verb", "words"), [("cancel", "cancelled"), ("pause", "paused")])
 def test_who_cancels_or_pauses_our_balance_ends_the_run(bed: Path, verb: str, words: str) -> None:
-    """By the btrfs program; a balance that was paused is not left so."""
+    """By the btrfs program; a paused balance does not remain paused."""
     seen = Seen("step_begins", threading.Thread(target=from_outside, args=(bed, verb)).start)
     report = balance(bed, seen)
     assert report.reason is StopReason.SIGNAL
@@ -218,7 +220,7 @@ def test_a_running_balance_of_another_program_is_refused_and_named_or_waited_for
 
 
 def test_a_device_being_removed_keeps_balances_out(make_btrfs: Callable[..., Path]) -> None:
-    """The kernel then refuses with a number above zero, which is not an error for who does not look."""
+    """The kernel then refuses with a positive number, which is not an error for a caller that does not check it."""
     point = make_btrfs(size="700M", devices=2, mkfs=("-m", "single", "-d", "single"))
     churn(point, 5000, 8)
     chosen, device = fullest(point), btrfs.devices_of(point)[0]

@@ -58,7 +58,7 @@ def superblock(point: Path, field: str) -> str:
 
 
 def checksum(point: Path) -> str:
-    """Of names and contents, in the volume and in one of its snapshots."""
+    """Returns a checksum of names and contents, in the volume and in one of its snapshots."""
     return work("sh", "-c", "find volume snapshot1 -type f -print0 | sort -z | xargs -0 md5sum | md5sum", cwd=point).stdout
 
 
@@ -73,7 +73,7 @@ def nothing_is_left(point: Path) -> None:
 
 
 def allocated_and_used(point: Path) -> tuple[int, int]:
-    """Of data, by btrfs-progs."""
+    """Returns both for data, by btrfs-progs."""
     shown = work("btrfs", "filesystem", "df", "-b", point).stdout
     match = re.search(r"^Data, single: total=(\d+), used=(\d+)$", shown, re.MULTILINE)
     assert match, shown
@@ -81,7 +81,7 @@ def allocated_and_used(point: Path) -> tuple[int, int]:
 
 
 def numbers(point: Path) -> dict[str, Any]:
-    """What the report should say of the filesystem as it is now."""
+    """Returns the numbers that the report should have for the filesystem's present state."""
     seen = theirs(point)
     allocated, used = allocated_and_used(point)
     return {
@@ -135,7 +135,7 @@ def test_a_plan_is_what_python_btrfs_counts_and_changes_nothing(bed: Path) -> No
 
 
 def btrfs_data(point: Path) -> list[tuple[int, int]]:
-    """vaddr and bytes used of every data block group."""
+    """Returns vaddr and used bytes of each data block group."""
     return sorted((group.vaddr, group.used) for group in theirs(point).values())
 
 
@@ -171,7 +171,7 @@ def test_a_plan_of_nothing_says_which_floor_keeps_all_out(bed: Path) -> None:
 
 
 def refused(point: Path, *words: str | Path) -> tuple[int, str, str]:
-    """Status and both lines of a run that is refused before anything was done."""
+    """Returns the status and both lines of a run that is refused before it does anything."""
     done = balancer("run", point, *ANY_TIME, *words, check=False)
     assert done.stdout == ""
     error, hint = done.stderr.splitlines()
@@ -280,7 +280,9 @@ def test_on_a_terminal_the_block_group_is_drawn_and_ctrl_c_ends_it_with_the_repo
 
 
 def on_a_terminal(point: Path, columns: int, key: str) -> tuple[str, int]:
-    """The output of a run at a terminal, where `key` is typed as soon as the kernel balances ("": it closes); its status."""
+    """Returns the output of a run at a terminal, where `key` is typed as soon as the kernel balances ("": it closes), and its
+    status.
+    """
     pid, fd = pty.fork()
     if pid == 0:
         size = {"COLUMNS": str(columns), "LINES": "30", "TERM": "xterm-256color", "PYTHONPATH": str(TOP), "LC_ALL": "C.UTF-8"}
@@ -340,7 +342,7 @@ def test_a_run_moves_what_it_says_and_no_byte_of_a_file_changes(bed: Path) -> No
 
 
 def written(point: Path) -> int:
-    """Bytes that its devices took, by the kernel's statistics of block devices."""
+    """Returns the bytes written to its devices, by the kernel's statistics of block devices."""
     names = [Path(device).name for device in btrfs.devices_of(point)]
     return sum(int(Path(f"/sys/block/{name}/stat").read_text().split()[6]) * 512 for name in names)
 

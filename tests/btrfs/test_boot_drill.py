@@ -27,7 +27,7 @@ SERVICE = "[Unit]\nDescription=of the test\n[Service]\nType=oneshot\nTimeoutStar
 
 
 class System(Nights):
-    """A host that is backed up from its root over ssh: a real sshd runs all commands with the folder `root` for their /."""
+    """A host that is backed up from its root over ssh: a real sshd runs all commands with the folder `root` as their /."""
 
     def __init__(self, top: Path, sshd: Sshd) -> None:
         super().__init__(top)
@@ -46,7 +46,7 @@ class System(Nights):
         self.write()
 
     def unit(self, command: str | None) -> None:
-        """A unit that is started at each boot; None: it is removed."""
+        """Writes a unit that is started at each boot; None: removes it."""
         file = self.root / "etc/systemd/system/mine.service"
         wanted = self.root / "etc/systemd/system/multi-user.target.wants/mine.service"
         wanted.parent.mkdir(exist_ok=True)
@@ -64,7 +64,9 @@ class System(Nights):
         return dict(answer)
 
     def left(self) -> list[str]:
-        """What a boot may leave: subvolumes, cgroups, processes. Not those of another pool, which another worker may have."""
+        """Returns the possible remains of a boot: subvolumes, cgroups, processes. Not those of another pool, which another worker
+        may have.
+        """
         pool = json.loads((self.pool / ".btrkeep/pool.json").read_text())["id"]
         scratch = self.pool / ".btrkeep/drill"
         listed = work("btrfs", "subvolume", "list", self.pool).stdout.splitlines()

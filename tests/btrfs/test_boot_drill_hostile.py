@@ -1,4 +1,4 @@
-"""A host that was taken over waits for a boot rehearsal: its own init, device nodes, and words without end."""
+"""A hostile host in a boot drill: its own init, device nodes, and output without end."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def vm(sshd: Sshd) -> Iterator[System]:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[int]:
-    """A disk of the server's that only root may read: the number of its device."""
+    """Yields the device number of a disk of the server that only root may read."""
     image = tmp_path / "disk"
     image.write_bytes(SECRET.encode().ljust(1 << 20, b"\n"))
     device = Path(work("losetup", "--find", "--show", image).stdout.strip())
@@ -47,7 +47,7 @@ def disk(tmp_path: Path) -> Iterator[int]:
 
 
 def init(vm: System, script: str) -> None:
-    """The system's first process is this shell script, whose last line the drill prints."""
+    """Makes this shell script the system's first process; the drill prints its last line."""
     (vm.root / INIT).unlink()
     (vm.root / INIT).write_text(f"#!/bin/sh\n{script}\n")
     (vm.root / INIT).chmod(0o755)
@@ -90,7 +90,7 @@ def test_settings_that_a_file_of_systemd_has_for_it_are_not_used(vm: System, tmp
 def test_without_users_of_its_own_it_is_booted_only_when_that_is_said(
     vm: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older systemd lacks this option; this one behaves the same way."""
+    """An older systemd lacks this option; the systemd here behaves like it."""
     real = shutil.which("systemd-nspawn")
     old = tmp_path / "systemd-nspawn"
     old.write_text(f'#!/bin/sh\ncase "$*" in *--private-users*) exit 1 ;; esac\nexec {real} "$@"\n')

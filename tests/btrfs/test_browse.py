@@ -231,7 +231,7 @@ def test_a_hostile_name_is_harmless_on_a_terminal_and_whole_in_json(pool: Nights
 
 @pytest.fixture
 def planted(nights: Nights, tmp_path: Path) -> Nights:
-    """A host whose backup was made writable, as after a bug or a mistake of an administrator; /secret is outside."""
+    """A host whose backup was made writable, as after a bug or a mistake of an administrator; /secret is outside of it."""
     (tmp_path / "secret").write_text("secret")
 
     def life(number: int, data: Path) -> None:

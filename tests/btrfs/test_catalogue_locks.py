@@ -20,7 +20,7 @@ from tests.beds.watch import disagreements
 
 
 def impatient(nights: Nights, *words: str, bed: tuple[str | Path, ...] = ("impatient.py",)) -> "subprocess.CompletedProcess[str]":
-    """Runs `backupd WORDS`, which waits half a second for other writers; it must report that the catalogue is held."""
+    """Runs `backupd WORDS`, which waits half a second for other writers; requires the report that the catalogue is locked."""
     done = subprocess.run(
         [sys.executable, "-P", TOP / "tests/beds" / bed[0], *bed[1:], "--config", nights.config, *words],
         capture_output=True,
@@ -39,7 +39,7 @@ def mount_options(pool: Path) -> str:
 
 
 def as_installed(nights: Nights) -> None:
-    """The dashboard's group may enter the state folder."""
+    """Lets the dashboard's group enter the state folder."""
     nights.state.parent.chmod(0o755)
     nights.state.mkdir(exist_ok=True)
     os.chown(nights.state, 0, NOBODY)
@@ -48,7 +48,7 @@ def as_installed(nights: Nights) -> None:
 
 @contextmanager
 def soon() -> Iterator[None]:
-    """The block is one command that is not kept waiting: a writer of the catalogue that is gives up after 30 s."""
+    """Requires that the block, one command, does not wait: a waiting writer of the catalogue fails after 30 s."""
     begun = time.monotonic()
     yield
     assert time.monotonic() - begun < 25

@@ -1,4 +1,4 @@
-"""Many hosts at a time: caps, order, one that fails beside others, and locks against a second run."""
+"""Many hosts at a time: limits, order, a failing host beside others, and locks against a second run."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def tree(nights: Nights) -> Path:
 
 
 def logging_ssh(nights: Nights, seconds: float) -> Path:
-    """Every transfer takes so long, and writes a line with its host's name when it begins (+) and when it ends (-)."""
+    """Makes each transfer take that long, and write a line with its host's name when it starts (+) and when it ends (-)."""
     log, script = nights.top / "log", nights.top / "logging-ssh"
     lines = [
         "#!/bin/bash",
@@ -108,7 +108,9 @@ def test_who_was_tried_longest_ago_comes_first_and_who_never_was_before_all(nigh
 
 
 def refusing_ssh(nights: Nights, host: str) -> tuple[Path, Path]:
-    """Every transfer writes its host's name into the first file. That one host cannot be reached until the second is there."""
+    """Makes each transfer write its host's name into the first file. That one host cannot be reached until the second
+    file exists.
+    """
     log, up, script = nights.top / "log", nights.top / "up", nights.top / "refusing-ssh"
     lines = [
         "#!/bin/bash",
@@ -268,7 +270,7 @@ def test_what_fails_after_the_transfer_leaves_a_partial_and_no_row_that_says_run
 
 
 def test_nothing_is_said_to_run_when_the_hook_after_took_long(nights: Nights, tree: Path) -> None:
-    """Progress is written every two seconds, and must not be once the run has ended."""
+    """Progress is written every two seconds, but must not be written after the run has ended."""
     nights.host("web", tree, after=["/bin/sleep", "2.5"])
     nights.run("web")
     assert rows(nights, "select count(*) from progress") == [(0,)]

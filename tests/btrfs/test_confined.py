@@ -1,4 +1,4 @@
-"""The rsync that talks to a host is confined to that host's own data/: what one can do that a host has taken over."""
+"""The rsync that talks to a host is confined to that host's own data/: the possibilities of an rsync that a host has taken over."""
 
 import json
 import os
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.root, pytest.mark.btrfs, pytest.mark.slow]
 
 
 def taken_over(nights: Nights, confine: str, **more: Any) -> dict[str, str]:
-    """Puts the program in rsync's place; the environment for a run with it."""
+    """Replaces rsync by the program; returns the environment for a run with it."""
     folder = nights.top / "taken"
     folder.mkdir(exist_ok=True)
     nights.settings("backup", confine=confine)
@@ -78,7 +78,7 @@ def test_an_rsync_that_a_host_has_taken_over_can_do_nothing(web: Nights) -> None
 
 
 def test_the_same_program_can_do_nearly_all_of_it_without(web: Nights) -> None:
-    """So the test above can fail."""
+    """Shows that the test above can fail."""
     env = taken_over(web, "never")
     web.run("web", status=1, env=env)
     refused = {name for name, why in attack_results(web).items() if why}
@@ -88,7 +88,7 @@ def test_the_same_program_can_do_nearly_all_of_it_without(web: Nights) -> None:
 
 @pytest.mark.parametrize("confine", ["always", "never"])
 def test_an_rsync_that_gives_files_back_can_do_nothing_either(web: Nights, confine: str) -> None:
-    """Without a cell it can do nearly all of it, so this can fail. It reads the backup, which it has to, and writes nowhere."""
+    """Without a cell it can do nearly all of it, so this test can fail. It must read the backup, and cannot write anywhere."""
     web.host("web", web.source, address="root@web")
     web.run("web")
     backup = web.pool / "hosts" / "web" / web.names("web")[-1]
@@ -134,7 +134,7 @@ def test_attributes_that_take_all_rights_arrive(web: Nights) -> None:
 
 
 def test_always_runs_nothing_where_it_does_not_work(web: Nights) -> None:
-    """Without bubblewrap; by default the run continues, and its record has that."""
+    """Without bubblewrap; by default the run continues, and its record has that fact."""
     folder = web.top / "bin"
     folder.mkdir()
     for name in ("rsync", "bash", "sh", "env", "python3", "btrfs", "dirname", "touch", "sleep"):
@@ -184,7 +184,7 @@ def test_an_rsync_with_known_holes_talks_to_hosts_in_its_cell_or_not_at_all(web:
 
 
 def test_a_look_at_a_host_is_confined_too(web: Nights) -> None:
-    """The program in rsync's place leaves a file, where it can, or shows the configuration."""
+    """The program that replaces rsync makes a file, if it can, or prints the configuration."""
     folder = web.top / "taken"
     folder.mkdir()
     trace = web.top / "trace"

@@ -37,7 +37,7 @@ required = {required}
 
 
 class Web1:
-    """A host with a btrfs of its own, in which `www` is the source path; `live` is a folder on a filesystem without snapshots."""
+    """A host with its own btrfs, in which `www` is the source path; `live` is a folder on a filesystem without snapshots."""
 
     def __init__(self, nights: Nights, sshd: Sshd, top: Path, live: Path) -> None:
         self.nights, self.top, self.www, self.live = nights, top, top / "www", live
@@ -55,14 +55,14 @@ class Web1:
         self.nights.host("web1", *(paths or (self.www,)), address=sshd.address, port=sshd.port, snapshots=snapshots, **keys)
 
     def text(self, name: str = "") -> str:
-        """The content of the file in a backup."""
+        """Returns the content of the file in a backup."""
         return self.nights.data("web1", self.file, name).read_text()
 
     def consistency(self) -> list[dict[str, Any]]:
         return [path["consistency"] for path in self.nights.record("web1")["paths"]]
 
     def is_clean(self) -> bool:
-        """Whether no session left anything on the host: no record, no lock, no snapshot."""
+        """Returns True if no session left anything on the host: no record, no lock, no snapshot."""
         subvolumes = work("btrfs", "subvolume", "list", self.top).stdout
         return self.program.left(self.top) == [] and HIDDEN not in subvolumes
 
@@ -247,7 +247,7 @@ def test_a_dump_is_in_the_backup_and_one_that_fails_makes_it_suspect(web1: Web1)
 
 
 def test_a_live_backup_has_no_snapshots_of_an_interrupted_session(web1: Web1) -> None:
-    """As after a kill, when the next run may not use the program any more."""
+    """As after a kill, if the next run may no longer use the program."""
     web1.configure(web1.top)
     killed(web1.nights, "after", BEGUN, "run", "web1")
     assert (web1.top / HIDDEN).exists()

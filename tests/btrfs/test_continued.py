@@ -32,14 +32,14 @@ def numbers(nights: Nights) -> dict[str, int]:
 
 
 def broken_off(nights: Nights, count: int = 6 * MIB) -> None:
-    """A run whose connection breaks after that many bytes."""
+    """Makes a run whose connection ends after that many bytes."""
     nights.in_the_middle(count, end="dies")
     assert nights.run("web", status=1)["web"]["outcome"] == "partial"
     nights.ssh("")
 
 
 def killed_in_the_middle(nights: Nights, start: Start, count: int = 6 * MIB) -> None:
-    """A run that is killed, with all its processes, after that many bytes."""
+    """Makes a run that is killed, with all its processes, after that many bytes."""
     flag = hold(nights, count)
     process = start("--config", nights.config, "run", "web")
     wait_for(flag.exists)
@@ -55,7 +55,7 @@ def killed_in_the_middle(nights: Nights, start: Start, count: int = 6 * MIB) -> 
 
 @pytest.fixture
 def pair(nights: Nights, tree: Path) -> Nights:
-    """A host with two files, of which 6 MiB are the first and half of the second."""
+    """A host with two files; 6 MiB include the first one and half of the second."""
     renew(tree)
     nights.host("web", tree)
     return nights
@@ -139,7 +139,7 @@ def test_one_with_a_base_that_was_killed_begins_again_from_the_base(pair: Nights
 
 
 def test_what_a_version_that_knows_of_no_mark_went_on_with_is_not_gone_on_with(pair: Nights, tree: Path) -> None:
-    """It leaves the mark as it is, and writes a record of its own."""
+    """Such a version keeps the mark, and writes its own record."""
     pair.run("web")
     renew(tree)
     broken_off(pair)
@@ -155,8 +155,8 @@ def test_what_a_version_that_knows_of_no_mark_went_on_with_is_not_gone_on_with(p
 def test_what_the_host_does_not_give_a_second_time_is_not_in_a_first_copy_that_was_killed_unless_that_failed(
     nights: Nights, public_folder: Path, backupd_running: Start, state: str
 ) -> None:
-    """It is unknown whether it is complete. As in any first copy, unreadable files are missing, and reported. A failed one is for
-    restoring what there is, and is never a base.
+    """It is unknown whether it is complete. As in any first copy, unreadable files are missing, and reported. A failed backup is
+    for restoring its files, and is never a base.
     """
     tree, other = public_folder / "tree", public_folder / "other"
     for folder in (tree, other):
@@ -183,7 +183,7 @@ def test_what_the_host_does_not_give_a_second_time_is_not_in_a_first_copy_that_w
 
 
 def marked(nights: Nights) -> bool:
-    """Whether the unfinished backup has the mark, as getfattr sees it."""
+    """Returns True if the unfinished backup has the mark, by getfattr."""
     return "user.btrkeep.synced" in work("getfattr", nights.backup("web", ".working")).stdout
 
 

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def sparse(path: Path, size: int, data: int) -> int:
-    """Data at the end of a hole; how much that is."""
+    """Writes data at the end of a hole; returns its size."""
     with path.open("wb") as file:
         file.seek(size - data)
         file.write(os.urandom(data))

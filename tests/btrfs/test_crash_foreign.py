@@ -123,7 +123,7 @@ def test_what_has_the_name_of_a_backup_and_is_none_is_left_alone(nights: Nights,
 
 @pytest.mark.parametrize("subject", ["a plain folder", "a symlink to nothing", "a read-only snapshot of a backup"])
 def test_a_name_that_is_taken_is_not_taken_from_it(nights: Nights, tree: Path, subject: str) -> None:
-    """On a rehearsal's clock, so that the name is known before."""
+    """With a rehearsal's clock, so that the name is known in advance."""
     nights.backup("web")
     shutil.rmtree(nights.state)
     marker = nights.pool / ".btrkeep" / "pool.json"

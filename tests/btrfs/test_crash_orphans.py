@@ -1,4 +1,4 @@
-"""What a killed run leaves running: it is ended before the next one begins, and nothing else ever is."""
+"""Processes that a killed run leaves: they are ended before the next run starts, and no other process ever is."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def lock(nights: Nights) -> Path:
 
 
 def in_the_middle_of_a_run(nights: Nights, start: Start) -> "subprocess.Popen[str]":
-    """A run whose transfer stalls after a third of the data."""
+    """Starts a run whose transfer stalls after a third of the data."""
     flag = hold(nights)
     process = start("--config", nights.config, "run", "web")
     wait_for(flag.exists)
@@ -110,7 +110,7 @@ def test_an_orphan_that_does_not_listen_is_ended_all_the_same(nights: Nights, tr
 
 
 def test_an_orphan_is_ended_that_no_lock_names_yet(nights: Nights, tree: Path, lock: Path) -> None:
-    """Killed between the start of rsync and the note of its group in the lock, and the host does not say a word."""
+    """Killed between the start of rsync and the record of its group in the lock, and the host sends nothing."""
     flag = hold(nights, 0)
     killed(nights, "after", "process group started", "run", "web")
     assert json.loads(lock.read_text())["group"] == 0
@@ -157,7 +157,7 @@ def test_when_one_of_the_rsyncs_is_killed_the_others_end_before_the_run_continue
 
 
 def a_dead_holder(group: int) -> str:
-    """A lock's text as a killed run leaves it: the process of that number and start time is gone."""
+    """Returns a lock's text of a killed run: the process with that number and start time does not exist."""
     process = subprocess.Popen(["true"])
     process.wait()
     return json.dumps(
@@ -167,7 +167,7 @@ def a_dead_holder(group: int) -> str:
 
 @pytest.fixture
 def bystander() -> Iterator["subprocess.Popen[bytes]"]:
-    """A foreign process, in its own group."""
+    """Starts a foreign process, in its own group."""
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
         yield process
         assert process.poll() is None, "a process was ended that is not ours"
@@ -184,7 +184,7 @@ def test_a_process_that_was_given_the_number_of_a_dead_receiver_is_left_alone(
 def test_also_when_the_lock_is_held_by_a_third(
     nights: Nights, tree: Path, lock: Path, bystander: "subprocess.Popen[bytes]"
 ) -> None:
-    """A foreign flock(1) on the file is not a receiver of btrkeep, nor is a process that has the number in the text."""
+    """A foreign flock(1) on the file is not a receiver of btrkeep, nor is a process with the number in the text."""
     lock.write_text(a_dead_holder(bystander.pid))
     with subprocess.Popen(["flock", lock, "sleep", "600"], start_new_session=True) as third:
         wait_for(lambda: is_locked(lock))
@@ -195,7 +195,7 @@ def test_also_when_the_lock_is_held_by_a_third(
 
 
 def test_a_holder_that_has_not_said_yet_what_it_does_is_waited_for(nights: Nights, tree: Path, lock: Path) -> None:
-    """As in a reconcile, between taking the lock and writing its text."""
+    """As during a reconcile, between taking the lock and writing its text."""
     with asyncio.Runner() as runner, subprocess.Popen(["flock", "--no-fork", lock, "cat"], stdin=subprocess.PIPE) as holder:
         wait_for(lambda: is_locked(lock))
         assert holder.stdin
@@ -220,7 +220,7 @@ held.release()
 def test_a_run_waits_for_a_program_that_reconciles_its_host(
     nights: Nights, tree: Path, lock: Path, backupd_running: Start, is_killed: bool
 ) -> None:
-    """An expiry does that at its beginning, to each host. The run would fail, although the lock is free a moment later."""
+    """An expiry does that for each host at its start. The run would fail, although the lock is free a moment later."""
     words = [sys.executable, "-c", HOLDS, str(lock)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=TOP, text=True) as holder:
         assert holder.stdin
@@ -240,7 +240,7 @@ def test_a_run_waits_for_a_program_that_reconciles_its_host(
 def test_the_receivers_of_a_living_run_are_left_alone_whatever_the_lock_says(
     nights: Nights, tree: Path, lock: Path, backupd_running: Start
 ) -> None:
-    """As from another container, where the holder's number means another process or none."""
+    """As from another container, where the holder's number belongs to another process or to none."""
     flag = hold(nights)
     process = backupd_running("--config", nights.config, "run", "web")
     wait_for(flag.exists)

@@ -1,4 +1,4 @@
-"""A run that is killed at any of its steps, and the next one: no backup is lost, doubled, half final or changed afterwards.
+"""A run that is killed at any of its steps, and the next run: no backup is lost, doubled, half final or changed afterwards.
 
 One pool for all: each step kills the run of a host of its own. All hosts have the same sources, backed up once; then the sources
 changed in every way that has a step of its own (a source path gone, a hard link broken, data, holes).
@@ -104,7 +104,7 @@ def change(kept: Path) -> None:
 
 @pytest.fixture(scope="module")
 def crowd(module_btrfs: Path) -> Crowd:
-    """The pool after its first night, its sources changed."""
+    """The pool after its first night, with changed sources."""
     nights = Nights(module_btrfs)
     kept, gone, new = (nights.source / name for name in ("kept", "gone", "new"))
     fill(kept)

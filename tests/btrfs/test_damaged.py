@@ -1,4 +1,4 @@
-"""A scrub names the files that it cannot repair, in every backup that shares them; the place that was spoilt is the truth."""
+"""A scrub names the files that it cannot repair, in every backup that shares them; compared with the overwritten place."""
 
 import json
 import os
@@ -24,7 +24,9 @@ MIB = 1 << 20
 
 
 def scrub(nights: Nights) -> dict[str, Any]:
-    """Again while the kernel leaves out lines: it counts those of all tests that run on this machine together."""
+    """Scrubs repeatedly while the kernel leaves out lines: its limit counts those of all tests that run on this machine
+    together.
+    """
     for _ in range(8):
         done = nights.backupd("scrub", "--json", check=False)
         answer: dict[str, Any] = json.loads(done.stdout)
@@ -98,7 +100,7 @@ def test_what_a_scrub_repaired_from_the_other_mirror_is_not_damaged(make_btrfs: 
 def test_errors_of_other_programs_during_a_scrub_stay_after_it(
     make_btrfs: Callable[..., Path], tree: Path, backupd_running: Callable[..., Any]
 ) -> None:
-    """The scrub has passed that place, and found it good."""
+    """The scrub has already read that place without an error."""
     nights = Nights(make_btrfs(size="300M"))
     content = os.urandom(MIB)
     (tree / "first").write_bytes(content)

@@ -25,7 +25,7 @@ MIB = 1 << 20
 def test_a_changed_file_whose_base_cannot_be_read_any_more_is_whole_in_the_next_backup(
     make_btrfs: Callable[..., Path], tree: Path, inplace: str, place: int
 ) -> None:
-    """rsync takes zeros for what it cannot read, so what it sends does not match them, and all of it comes from the host."""
+    """rsync uses zeros for data that it cannot read, so the host's data does not match, and the host sends all of it."""
     nights = Nights(make_btrfs(size="300M"))
     content = bytearray(os.urandom(2 * MIB))
     (tree / "database").write_bytes(content)
@@ -47,7 +47,7 @@ def test_a_changed_file_whose_base_cannot_be_read_any_more_is_whole_in_the_next_
 def test_damage_that_the_catalogue_has_forgotten_is_fetched_again_all_the_same(
     make_btrfs: Callable[..., Path], tree: Path, state: str
 ) -> None:
-    """The state folder is lost, or an older one is restored: the pool has the damage."""
+    """The state folder is lost, or an older one is restored: the pool has the record of the damage."""
     nights = Nights(make_btrfs(size="300M"))
     content = os.urandom(MIB)
     (tree / "database").write_bytes(content)
@@ -119,7 +119,7 @@ def test_what_is_damaged_in_the_base_is_fetched_again(make_btrfs: Callable[..., 
 
 @pytest.mark.btrfs
 def test_backups_of_a_newer_version_are_neither_passed_over_nor_touched(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """An administrator has gone back to an earlier btrkeep: to fetch the whole host again would fill the pool without a word."""
+    """An administrator has gone back to an earlier btrkeep: fetching the whole host again would fill the pool without a message."""
     nights = Nights(make_btrfs(size="300M"))
     nights.host("web", tree)
     for _ in range(2):

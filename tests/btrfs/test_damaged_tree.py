@@ -18,7 +18,7 @@ FILES = 800
 
 
 def of(nights: Nights, name: str) -> list[int]:
-    """The leaves of a backup, without the first, in which its own folder and record lie."""
+    """Returns the leaves of a backup, without the first one, which contains its own folder and record."""
     return leaves(nights.pool / "hosts/web" / name, nights.top)
 
 
@@ -160,7 +160,7 @@ def test_a_backup_whose_metadata_is_damaged_is_kept_since_its_deletion_would_mak
 
 
 def expire(nights: Nights, *names: str) -> None:
-    """Deletes these backups of web, and waits until the kernel has dropped what it can."""
+    """Deletes these backups of web, and waits until the kernel has dropped as much as it can."""
     for name in names:
         nights.backupd("delete", f"web@{name}", "--why", "a test", check=False)
     nights.backupd("expire", "web", "--skip-grace", check=False)

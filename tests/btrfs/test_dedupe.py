@@ -40,7 +40,7 @@ SMALL = ("--min-size", "64KiB")
 
 @pytest.fixture
 def nights(make_btrfs: Callable[..., Path]) -> Nights:
-    """Two hosts of a group, which have one file under different names, and each another one twice; two nights."""
+    """Two hosts of a group, which share one file under different names, and each have another one twice; two nights."""
     nights = Nights(make_btrfs(size="600M"))
     nights.settings("backup", confine="never")
     nights.tables["verify"] = {"after_crash": "1s"}
@@ -82,7 +82,7 @@ def files(nights: Nights, pattern: str) -> list[Path]:
 
 
 def addresses(paths: list[Path]) -> set[str]:
-    """Where their first extents lie."""
+    """Returns the places of their first extents."""
     return {re.search(r"^ +0: .*?: +(\d+)\.\.", work("filefrag", "-v", path).stdout, re.MULTILINE)[1] for path in paths}  # type: ignore[index]
 
 
@@ -104,7 +104,7 @@ def is_readable(path: Path) -> bool:
 
 
 def test_a_host_whose_file_ends_in_a_hole_keeps_no_others_from_sharing(nights: Nights) -> None:
-    """The digest leaves zeros out, so its file, which is met first, has the same one."""
+    """The digest ignores zeros, so its file, which is read first, has the same digest."""
     content = (nights.source / "web1/lib/of web1").read_bytes()
     for name in ("a1", "a2"):
         (nights.source / "web1" / name).write_bytes(content + bytes(MIB))
@@ -246,7 +246,7 @@ def test_a_backup_that_is_deleted_before_its_turn_is_left_and_the_others_share(n
 
 
 def test_while_it_waits_in_the_middle_of_a_backup_all_locks_are_free(nights: Nights) -> None:
-    """The night holds its lock for as long as one of them is not; the rest is done then."""
+    """The night waits if any of them is held; the rest is done afterwards."""
     locks, came = nights.pool / ".btrkeep/locks", nights.top / "all were free"
     backups = " ".join(str(nights.backup(host, name)) for host in ("web1", "web2") for name in nights.names(host))
     free = f"for lock in {locks}/verify {backups}; do flock -n -x $lock true || exit 1; done"
@@ -260,7 +260,9 @@ def test_while_it_waits_in_the_middle_of_a_backup_all_locks_are_free(nights: Nig
 
 
 def night_in_the_middle(nights: Nights, steps: str) -> None:
-    """Deduplicates the newest backup of web1; after the first shared file a night begins, and does these steps after all reads."""
+    """Deduplicates the newest backup of web1; after the first shared file a night starts, and these steps are done
+    after all reads.
+    """
     locks, helper = nights.pool / ".btrkeep/locks", nights.top / "spoil.py"
     helper.write_text(
         "import sys\nfrom pathlib import Path\nfrom types import SimpleNamespace\nfrom tests.btrfs.test_dedupe import spoil\n"
@@ -296,7 +298,7 @@ def test_what_a_verify_finds_while_it_waits_stays_known(nights: Nights) -> None:
 
 
 def test_data_that_is_only_in_memory_after_a_wait_is_not_shared(nights: Nights) -> None:
-    """Its disk has damaged the file that keeps its data while it waited; the one that comes next is good."""
+    """During the wait, its disk has damaged the file that would keep its data; the next file is good."""
     content = (nights.source / "web1/once").read_bytes()
     (nights.source / "web1/zz").write_bytes(content)
     (nights.top / "was").write_bytes(content)
@@ -344,7 +346,9 @@ def test_a_dry_run_says_which_backups_would_be_left(nights: Nights) -> None:
 
 
 def test_what_a_crash_left_in_doubt_is_read_before_it_waits_for_a_night(nights: Nights) -> None:
-    """Else that night would wait for the lock `verify`, which this has, and this for the night: for ever."""
+    """Otherwise each would wait for the other for ever: the night for the lock `verify`, which dedupe holds, and dedupe for the
+    night.
+    """
     reboot(nights)
     lock = os.open(nights.pool / ".btrkeep" / "locks" / "night", os.O_RDWR | os.O_CREAT)
     try:
@@ -357,7 +361,7 @@ def test_what_a_crash_left_in_doubt_is_read_before_it_waits_for_a_night(nights: 
 
 
 def test_data_that_is_only_in_memory_is_not_shared(nights: Nights) -> None:
-    """The file that keeps its data was whole when it was read, and its disk has damaged it since; the other one is good."""
+    """The file that would keep its data was intact when it was read, but its disk has damaged it since; the other file is good."""
     nights.backupd("verify")
     source, other = nights.backup("web1"), nights.backup("web2")
     ours, theirs = (next(path.glob("data/**/of web?")) for path in (source, other))
@@ -384,7 +388,7 @@ def test_a_file_that_verify_found_damaged_stays_so(nights: Nights) -> None:
 
 
 def test_a_full_pool_gets_room(nights: Nights) -> None:
-    """The digests of the files are not recorded then, which would need space."""
+    """The digests of the files are not recorded then, because that would need space."""
     with (nights.top / "fill").open("wb") as file, suppress(OSError):
         while True:
             file.write(b"x" * MIB)
@@ -442,7 +446,7 @@ def test_a_copy_of_another_pool_shares_and_stays_a_copy_and_a_parent(make_btrfs:
 
 
 def test_a_crash_takes_nothing_that_is_not_told_of(nights: Nights) -> None:
-    """What a night has just written may not be on the disk for good yet: a file that shares it would be lost with it, untold."""
+    """Data of the last night may not be on the disk yet: a file that shares it would be lost with it, without a report."""
     nights.tables["verify"] = {"after_crash": "10m", "new_files": "none"}
     nights.write()
     content = os.urandom(MIB)

@@ -199,7 +199,7 @@ def test_one_that_is_stamped_in_the_future_is_no_other_that_stays(pool: Expiries
 
 
 def unfinished(pool: Expiries, host: str, base: str) -> Path:
-    """What a run leaves that was stopped: a writable snapshot of its base, with a record of its own."""
+    """Makes the remains of a stopped run: a writable snapshot of its base, with its own record."""
     path = pool.backup(host, ".working")
     work("btrfs", "subvolume", "snapshot", pool.backup(host, base), path)
     shown = work("btrfs", "subvolume", "show", path).stdout

@@ -1,4 +1,4 @@
-"""A demoted host that is still configured: its messages, what a night does, and how long it stays a copy."""
+"""A demoted host that is still configured: its messages, a night, and how long it remains a copy."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ NOW = ("--now", "2026-03-20T12:00:00Z")
 
 @pytest.fixture
 def demoted(make_btrfs: Callable[..., Path]) -> TwoPools:
-    """The second pool backs web1 up now; the first one has it configured still, and fetches it as `back`."""
+    """The second pool backs web1 up now; the first one still has it configured, and fetches it as `back`."""
     made = TwoPools(make_btrfs(), make_btrfs())
     made.night("2026-03-20T10:00:00Z", "a")
     made.fetch()
@@ -50,7 +50,7 @@ def test_it_is_said_to_be_a_copy_at_once(demoted: TwoPools) -> None:
 
 
 def checked(made: TwoPools) -> list[tuple[str, str, bool]]:
-    """Whose findings `check` has of which level, and whether they name the host."""
+    """Returns the subjects of the findings of `check` with that level, and whether they name the host."""
     answer = json.loads(made.first.backupd("check", "--json", check=False).stdout)
     return [(row["subject"], row["level"], "web1" in row["message"]) for row in answer]
 

@@ -1,4 +1,4 @@
-"""What `backupd doctor` finds on real filesystems; the truth is what btrfs-progs, /proc and losetup say of them."""
+"""The findings of `backupd doctor` on real filesystems, compared with btrfs-progs, /proc and losetup."""
 
 import json
 import os
@@ -32,7 +32,7 @@ MIB = 1 << 20
 
 
 def facts_of(point: Path) -> DoctorFacts:
-    """The filesystem as it is, in a site where all is well."""
+    """Returns the facts of the filesystem, in a site without other problems."""
     limits = HealthLimits(point, Path("/var/lib/btrkeep/main"), SizeOrShare("0%", 0.0), 1.0)
     site = SiteFacts(limits, name="main", file=Path("/etc/btrkeep/main.toml"), created=NOW)
     return DoctorFacts(
@@ -45,7 +45,7 @@ def findings_by_check(point: Path) -> dict[str, Finding]:
 
 
 def further(point: Path) -> set[str]:
-    """Names of the findings, without those of every filesystem here."""
+    """Returns the names of the findings, without those that every filesystem here has."""
     return set(findings_by_check(point)) - ALWAYS
 
 
@@ -54,7 +54,7 @@ def superblock(point: Path) -> str:
 
 
 def again(point: Path, *, options: str = "", before: Callable[[str], Any] = lambda _: None) -> Path:
-    """Unmounted and mounted again; `before` is called with each device in between."""
+    """Unmounts and mounts it again; `before` is called with each device in between."""
     loops = btrfs.devices_of(point)
     btrfs.unmount(point)
     for loop in loops:
@@ -65,7 +65,7 @@ def again(point: Path, *, options: str = "", before: Callable[[str], Any] = lamb
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[Path]:
-    """One device, mounted as `mkfs.btrfs` and `mount` do it without a word."""
+    """One device, mounted with the defaults of `mkfs.btrfs` and `mount`."""
     from tests.beds import session
 
     point = btrfs.make(size="1100M")
@@ -349,7 +349,7 @@ def options_of(point: Path) -> set[str]:
 
 @pytest.fixture
 def pool(make_btrfs: Make) -> Nights:
-    """A pool of its own, which may be remounted."""
+    """A separate pool, which may be remounted."""
     point = make_btrfs(size="700M", options="nosuid,nodev")
     nights = Nights(point)
     nights.host("web1", "/etc/default")
@@ -383,7 +383,7 @@ def test_the_command_says_what_is_wrong_and_mends_what_it_is_told_to(pool: Night
 
 
 def works(path: Path) -> tuple[bool, bool]:
-    """Whether a user without rights becomes root by a setuid program in the folder, and can open its device node."""
+    """Returns True if a user without rights becomes root by a setuid program in the folder, and can open its device node."""
     as_nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
     uid = work(*as_nobody, path / "id", "-u").stdout.strip()
     return uid == "0", work(*as_nobody, "head", "-c1", path / "zero", check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Every command that `backupd doctor` prints is run on the filesystem that it is printed for, and the finding is gone then.
+"""Every command that `backupd doctor` prints is run on the filesystem for which it is printed; then the finding must have ended.
 
 What cannot be run here is listed at the end with the reason; a rule that is neither tried nor listed fails the test there.
 """
@@ -68,20 +68,20 @@ def run(point: Path, finding: Finding, new: str = "") -> None:
 
 
 def ours(line: str) -> None:
-    """Our own command, unless the pool has no configuration here."""
+    """Runs our own command, unless the pool has no configuration here."""
     words = shlex.split(line, comments=True)[1:]
     if words[0] == "--config":
         backupd(*words)
 
 
 def disks(point: Path) -> list[str]:
-    """The loop devices of a bed in the order of its images."""
+    """Returns the loop devices of a bed in the order of its images."""
     text = {(Path("/sys/block") / Path(loop).name / "loop/backing_file").read_text(): loop for loop in btrfs.devices_of(point)}
     return [text[image] for image in sorted(text)]
 
 
 def profiles(point: Path) -> set[str]:
-    """ "Data, RAID1" and so on, as btrfs tells them."""
+    """Returns "Data, RAID1" and so on, from btrfs."""
     return set(
         re.findall(
             r"^(\S+, \S+):", work("btrfs", "filesystem", "df", point).stdout.replace("GlobalReserve, single:", ""), re.MULTILINE
@@ -99,7 +99,7 @@ def write(point: Path, name: str = "a", size: int = 8 * MIB) -> None:
 
 
 def fill_sparsely(point: Path) -> None:
-    """All is allocated, and half of it used. Empty block groups are removed by the kernel, in its own time: so it is repeated."""
+    """Allocates all space and uses half of it. The kernel removes empty block groups at any time: so it is repeated."""
     for number in range(10):
         for size in (31 * MIB, MIB):
             with contextlib.suppress(OSError):
@@ -194,7 +194,7 @@ def test_a_paused_balance(make_btrfs: Make) -> None:
 
 
 def scrubbed(point: Path) -> DoctorFacts:
-    """With what this machine knows of scrubs; the pool is old."""
+    """Adds this machine's state of scrubs; the pool is old."""
     facts = facts_of(point)
     scrub = read_scrub(facts.filesystem.uuid, frozenset({1}), running=False)
     return replace(facts, scrub=scrub, site=replace(facts.site, created=NOW - 2 * SCRUB_EVERY), now=NOW)
@@ -283,7 +283,7 @@ def test_those_of_our_own_are_for_this_pool_whatever_its_configuration_is_called
 
 
 def last_block_group(point: Path) -> str:
-    """Of those with data, as a filter; `limit` takes none of mixed ones."""
+    """Returns a filter for the last block group with data; `limit` selects no mixed ones."""
     dumped = work("btrfs", "inspect-internal", "dump-tree", "-t", "chunk", disks(point)[0]).stdout
     matches = re.findall(r"CHUNK_ITEM (\d+)\).*\n\s+length (\d+) .*type \S*DATA\b(?<!METADATA)", dumped)
     mixed = re.findall(r"CHUNK_ITEM (\d+)\).*\n\s+length (\d+) .*type DATA\|METADATA", dumped)
@@ -292,7 +292,7 @@ def last_block_group(point: Path) -> str:
 
 
 def on_a_raid(point: Path) -> DoctorFacts:
-    """As if its device were an md: this kernel has none."""
+    """Returns facts as if its device was an md: this kernel has none."""
     facts = facts_of(point)
     md = Layer("md0", "md", "raid6", True)
     devices = tuple(replace(device, layers=(*device.layers, md)) for device in facts.filesystem.devices)

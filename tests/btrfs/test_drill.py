@@ -24,7 +24,7 @@ pytestmark = pytest.mark.btrfs
 
 
 def fill(top: Path) -> None:
-    """Of all kinds that there are, with what a copy loses easily."""
+    """Makes files of all kinds, with attributes that a copy loses easily."""
     (top / "deep/er").mkdir(parents=True)
     for number in range(40):
         (top / f"deep/er/file{number}").write_bytes(random.Random(number).randbytes(700 * number))
@@ -59,7 +59,7 @@ def drill(of: Nights, *words: str, status: int = 0, env: dict[str, str] | None =
 
 
 def scratch(of: Nights) -> list[str]:
-    """The content of the scratch folder, and the subvolumes in it."""
+    """Returns the content of the scratch folder, and the subvolumes in it."""
     folder = of.pool / ".btrkeep/drill"
     listed = work("btrfs", "subvolume", "list", of.pool).stdout
     return [
@@ -69,7 +69,7 @@ def scratch(of: Nights) -> list[str]:
 
 
 def noted(of: Nights, host: str = "web") -> Any:
-    """What the catalogue has of the host's drills, by sqlite3."""
+    """Returns the host's drills in the catalogue, by sqlite3."""
     with sqlite3.connect(of.state / "catalogue.sqlite") as rows:
         answer = rows.execute("SELECT value FROM about WHERE name = ?", (f"drill:{host}",)).fetchone()
     return json.loads(answer[0]) if answer else []
@@ -94,7 +94,7 @@ def test_a_sample_is_as_large_as_asked_for_and_another_one_each_time(web: Nights
 
 
 def at_a_checkpoint(of: Nights, action: str, when: str, name: str, *words: str) -> "subprocess.CompletedProcess[str]":
-    """The same command, with something done at one of its checkpoints; see tests/beds/kill_at.py."""
+    """Runs the same command, with an action at one of its checkpoints; see tests/beds/kill_at.py."""
     call = [
         sys.executable,
         "-W",

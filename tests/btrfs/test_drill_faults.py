@@ -1,4 +1,4 @@
-"""Drills while something else goes wrong: the clock, a deletion, no room, no time, others at work."""
+"""Drills with other problems at the same time: the clock, a deletion, no space, no time, other jobs."""
 
 import json
 import os
@@ -24,7 +24,7 @@ NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 
 
 class Facts(dict[str, str]):
-    """Facts, as the catalogue keeps them."""
+    """Facts in the form of the catalogue."""
 
     def facts(self, beginning: str) -> dict[str, str]:
         return {name: value for name, value in self.items() if name.startswith(beginning)}
@@ -107,7 +107,7 @@ def test_a_drill_whose_time_is_over_in_the_middle_says_nothing_of_the_backup(lar
 @pytest.mark.alone
 @pytest.mark.parametrize("where", ["restore", "comparison", "rsync"])
 def test_a_drill_stands_still_while_a_night_is_at_work(large: Nights, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the restore, before the comparison and in it; a signal ends it there."""
+    """During the restore, before the comparison and during it; a signal ends it there."""
     when, pause = ("before" if where == "restore" else "after"), 1.5
     if where == "rsync":
         monkeypatch.setenv("PATH", large.rsync('sleep 1; exec "$REAL" "$@"')["PATH"])
@@ -153,7 +153,7 @@ KILL_PROCESSES = "for c in $(cat /proc/$PPID/task/$PPID/children); do [ $c = $$ 
 @pytest.mark.btrfs
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one processor there are no processes")
 def test_a_process_of_the_restore_that_is_killed_says_nothing_of_the_backup(large: Nights, tmp_path: Path) -> None:
-    """As by the kernel when memory ran out."""
+    """As by the kernel when memory is short."""
     for number in range(100):
         (tmp_path / f"small{number}").write_bytes(os.urandom(1000))
     large.run()

@@ -33,7 +33,7 @@ def dumps(nights: Nights) -> Nights:
 
 
 def drill(nights: Nights, command: str, dump: str = "shop.sql", status: int = 0, **keys: Any) -> dict[str, Any]:
-    """A drill with this command for the dump; returns what it reports of the load."""
+    """Runs a drill with this command for the dump; returns its report of the load."""
     nights.tables["drill"] = {"load": [f"{nights.source}/{dump} {command}"], **keys}
     nights.write()
     done = nights.backupd("drill", "db1", "--json", check=False)

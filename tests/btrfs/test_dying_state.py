@@ -41,7 +41,7 @@ def site(nights: Nights) -> Nights:
 
 
 def dying(nights: Nights, server: "subprocess.Popen[bytes]", *words: str) -> tuple[int, str, str]:
-    """Runs `backupd WORDS`, whose state folder stops answering during it: exit status and both outputs, through files."""
+    """Runs `backupd WORDS`, whose state folder stops answering during it; returns exit status and both outputs, through files."""
     command = (sys.executable, "-P", str(DYING), str(server.pid), str(QUERY), "--config", str(nights.config), *words)
     with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=ENV)
@@ -91,7 +91,7 @@ def test_the_notification_about_it_is_sent_by_the_command_whose_catalogue_died(s
 
 
 def test_a_job_of_the_root_service_ends_when_the_folder_of_its_log_dies(site: Nights) -> None:
-    """Its command prints, the line goes to the log, and nothing was read from the command after that."""
+    """Its command prints, the line goes to the log, and the command's further output was never read."""
     job = ServeJob(new_id(datetime.now(UTC)), "run", "web", "anna", format_time(datetime.now(UTC)), {"host": "web"})
     site.host("web", site.source, before=["/bin/sleep", "2.0377"])
     with served(site.state) as server:
@@ -147,7 +147,7 @@ def outliving(folder: Path, work: str) -> "subprocess.Popen[str]":
 
 @pytest.mark.root
 def test_a_reader_of_its_output_is_not_kept_by_a_child_that_nothing_ends(tmp_path: Path) -> None:
-    """The filesystem has read the request and never answers: not even SIGKILL ends who waits for that."""
+    """The filesystem has read the request and never answers: not even SIGKILL ends a process that waits for the answer."""
     folder = tmp_path / "dies"
     with hanging(folder, once_open=True):
         process = outliving(folder, "(Path(sys.argv[1]) / 'file').read_bytes()")
@@ -189,7 +189,7 @@ def test_a_command_with_a_local_state_folder_has_no_second_process(tmp_path: Pat
 
 
 def test_no_page_trusts_that_a_remote_state_folder_answered_a_moment_ago(site: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each thread of the dashboard that read from it would be lost."""
+    """Each thread of the dashboard that reads from it would hang for ever."""
     monkeypatch.setattr(hung_storage, "PATIENCE", 0.5)
     assert hung_storage.answers(site.pool, 10)
     assert site.pool in hung_storage._answered

@@ -36,7 +36,7 @@ def test_what_is_excluded_by_name_is_no_loss_and_a_loss_beside_it_is_one(nights:
 
 
 def test_what_the_base_has_from_before_and_did_not_count_is_not_subtracted(nights: Nights, public_folder: Path) -> None:
-    """A folder that could not be read kept deleted files in the base, which rsync's numbers do not have."""
+    """Because of an unreadable folder, the base still has deleted files, which rsync's numbers do not include."""
     kept, spool, locked = fill(public_folder / "kept", 100), fill(public_folder / "spool", 90), public_folder / "locked"
     locked.mkdir()
     nights.host("web", public_folder, rsync_path=NOBODY)

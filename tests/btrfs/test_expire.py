@@ -163,7 +163,7 @@ def test_an_expired_backup_that_was_taken_back_stays(pool: Expiries) -> None:
 
 
 def test_a_wrong_row_deletes_no_backup_that_must_stay_by_the_pool(pool: Expiries) -> None:
-    """The pool wins: in the catalogue a suspect backup is complete, so that an older good one seems unnecessary."""
+    """The pool is authoritative: in the catalogue a suspect backup is complete, so that an older good one seems unnecessary."""
     pool.settings("retention", daily=1)
     pool.host("web", pool.source)
     names = make_history(pool, "web", every(1, 3, LAST), {1: "suspect", 2: "failed"})
@@ -178,7 +178,7 @@ def test_a_wrong_row_deletes_no_backup_that_must_stay_by_the_pool(pool: Expiries
 
 @contextmanager
 def lock_held(pool: Expiries, name: str) -> Iterator[None]:
-    """Another process holds that lock."""
+    """Lets another process hold that lock."""
     with (pool.pool / ".btrkeep" / "locks" / name).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

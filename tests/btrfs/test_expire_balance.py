@@ -22,7 +22,7 @@ SINCE = "2026-03-20T22:00:00Z"
 
 
 def waits_for_balance(pool: Expiries) -> bool:
-    """Whether an expiry has noted that it pauses for a balance."""
+    """Returns True if an expiry has recorded that it pauses for a balance."""
     return rows(pool, "select paused from expiry where outcome is null") == [("a balance is stopping",)]
 
 

@@ -1,4 +1,4 @@
-"""What expiry must not touch: foreign entries, unreadable ones, and changes between plan and deletion."""
+"""Entries that expiry must not touch: foreign and unreadable ones, and changes between plan and deletion."""
 
 import json
 import os
@@ -234,7 +234,7 @@ def test_a_backup_that_is_replaced_in_the_last_moment_stays(pool: Expiries) -> N
 
 
 def test_a_killed_run_that_was_about_to_delete_what_is_held_afterwards_does_not(pool: Expiries) -> None:
-    """The catalogue has `deleting`, the pool's notes have a hold: the pool wins."""
+    """The catalogue has `deleting`, the pool's notes have a hold: the pool is authoritative."""
     names = pool.history("web", 5)
     pool.expire()
     killed(pool, "before", "subvolume deleted", "expire", *at(LATER))
@@ -272,7 +272,7 @@ def test_a_lost_catalogue_costs_no_hold_and_no_backup(pool: Expiries) -> None:
 
 
 def test_what_is_deleted_is_deleted_by_its_number_and_nothing_of_the_pool_is_followed_out_of_it(pool: Expiries) -> None:
-    """Everything of the filesystem that is not a marked backup is there afterwards, by number and path."""
+    """Everything on the filesystem except the marked backups still exists afterwards, by number and path."""
     names = pool.history("web", 5)
     pool.expire()
     before = dict(line.split(" path ", 1)[::-1] for line in work("btrfs", "subvolume", "list", pool.top).stdout.splitlines())
@@ -285,7 +285,9 @@ def test_what_is_deleted_is_deleted_by_its_number_and_nothing_of_the_pool_is_fol
 
 
 def test_what_is_mounted_in_the_place_of_a_backup_has_no_other_deleted_by_its_number(make_btrfs: Callable[..., Path]) -> None:
-    """The copy from a replica, say, because the backup itself is damaged. Another filesystem numbers its subvolumes alike."""
+    """For example the copy of a replica, because the backup itself is damaged. Another filesystem may use the same subvolume
+    numbers.
+    """
     two = TwoPools(make_btrfs(), make_btrfs())
     first, *_ = names = [two.night(f"2026-03-0{day}T22:00:00Z", str(day)) for day in (1, 2)]
     two.fetch()

@@ -1,4 +1,4 @@
-"""Guards of an expiry: too much at once, and clocks that cannot be right."""
+"""Safety limits of an expiry: too many deletions at once, and clocks that cannot be right."""
 
 import json
 import sqlite3
@@ -97,7 +97,7 @@ def test_an_unknown_name_is_refused_and_the_nearest_is_named(pool: Expiries) -> 
 
 @pytest.fixture
 def real(shared_btrfs: Path) -> Expiries:
-    """A pool whose clock is the machine's."""
+    """A pool that uses the machine's clock."""
     pool = Expiries.__new__(Expiries)
     Nights.__init__(pool, shared_btrfs)
     pool.tables["retention"] = {"daily": 3, "min_keep": 1, "grace": "1s"}
@@ -106,7 +106,7 @@ def real(shared_btrfs: Path) -> Expiries:
 
 
 def age_the_clock(pool: Expiries, hours: float) -> None:
-    """The last expiry was that long ago by the wall clock, and a moment ago by the boot clock. The doubted time is a day older."""
+    """Makes the last expiry that old by the wall clock, and a moment old by the boot clock. The doubted time is a day older."""
     with closing(sqlite3.connect(pool.state / "catalogue.sqlite")) as connection, connection:
         ((text,),) = connection.execute("select value from about where name = 'expiry_clock'")
         fields = json.loads(text)

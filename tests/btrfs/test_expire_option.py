@@ -35,7 +35,7 @@ def pool(make_btrfs: Callable[..., Path]) -> Expiries:
 
 
 def options(pool: Expiries) -> set[str]:
-    """The options in /proc/self/mountinfo: of the mount, and of the filesystem."""
+    """Returns the options in /proc/self/mountinfo: of the mount, and of the filesystem."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields = line.split()
         if fields[4] == str(pool.top):
@@ -87,7 +87,7 @@ def test_a_signal_puts_it_back(pool: Expiries, number: signal.Signals, status: i
 
 
 def test_an_error_puts_it_back(pool: Expiries) -> None:
-    """The catalogue breaks in the middle."""
+    """The catalogue fails in the middle."""
     before = options(pool)
     with held_at(pool, "before", "subvolume deleted", "expire", *at(LATER)) as process:
         (pool.state / "catalogue.sqlite").write_bytes(b"no catalogue at all" * 1000)

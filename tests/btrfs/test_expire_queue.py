@@ -1,4 +1,4 @@
-"""The cleaner's queue: never more in it than allowed, even if other programs delete; stops, paces, waits."""
+"""The cleaner's queue: never longer than allowed, even if other programs delete; stops, paces, waits."""
 
 import json
 import os
@@ -28,7 +28,7 @@ HOSTS = [f"h{number}" for number in range(4)]
 
 @pytest.fixture
 def pool(make_btrfs: Callable[..., Path]) -> Expiries:
-    """160 backups of which 120 are marked and due, on a filesystem of its own."""
+    """160 backups of which 120 are marked and due, on a separate filesystem."""
     pool = Expiries(make_btrfs(size="1G"))
     pool.settings("retention", daily=10)
     for host in HOSTS:
@@ -40,13 +40,13 @@ def pool(make_btrfs: Callable[..., Path]) -> Expiries:
 
 
 def deleted_now(point: Path) -> int:
-    """How many deleted subvolumes btrfs-progs lists now, by its own tree search."""
+    """Returns the number of deleted subvolumes that btrfs-progs lists now, by its own tree search."""
     return work("btrfs", "subvolume", "list", "-d", point).stdout.count("\n")
 
 
 @contextmanager
 def held_open(pool: Expiries, host: str, count: int) -> Iterator[None]:
-    """Files of the host's oldest backups are open: when they are deleted the cleaner does not get them."""
+    """Holds files of the host's oldest backups open: when these are deleted, the cleaner does not get them."""
     files = [(pool.backup(host, name) / "backup.json").open() for name in pool.left(host)[:count]]
     try:
         yield
@@ -143,7 +143,7 @@ def test_a_queue_that_is_full_of_what_the_cleaner_cannot_take_is_given_up_after_
 
 
 def test_those_that_the_cleaner_does_not_get_keep_no_other_from_going(pool: Expiries) -> None:
-    """Seven of twelve places are taken by backups in which a file is open: above the mark at which it tops up."""
+    """Backups with an open file occupy seven of twelve slots: more than the mark at which it adds further deletions."""
     with held_open(pool, "h0", 7):
         with sampled(lambda: deleted_now(pool.top)) as seen:
             done = pool.expire(LATER)
@@ -156,14 +156,16 @@ def test_those_that_the_cleaner_does_not_get_keep_no_other_from_going(pool: Expi
 
 
 def named_on(device: str) -> set[int]:
-    """Subvolumes that still have a place in some folder, by their numbers, as btrfs-progs reads it from the device itself."""
+    """Returns the subvolumes that still have an entry in a folder, by their numbers, as btrfs-progs reads it from the device
+    itself.
+    """
     text = work("btrfs", "inspect-internal", "dump-tree", "-t", "root", device).stdout
     return {int(number) for number in re.findall(r"key \((\d+) ROOT_BACKREF ", text)}
 
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_row_goes_when_the_deletion_is_on_the_disk_itself(pool: Expiries, ends: bool) -> None:
-    """What a power cut would leave: at the end, and in the moment in which rows are about to go."""
+    """The state after a power cut: at the end, and just before rows are deleted."""
     device = work("findmnt", "-no", "SOURCE", pool.top).stdout.split("[")[0].strip()
     before = set(subvolumes(pool).values())
     if ends:
@@ -210,7 +212,7 @@ def test_a_signal_in_the_middle_of_deletions_leaves_no_row_that_says_deleting(po
 
 @contextmanager
 def running_backup(pool: Expiries) -> Iterator[Path]:
-    """A backup that runs until the file is removed."""
+    """Runs a backup until the file is removed."""
     flag = pool.top / "held"
     (pool.source / "big").write_bytes(os.urandom(900_000))
     pool.in_the_middle(300_000, f"touch {flag}; while test -e {flag}; do sleep 0.05; done")

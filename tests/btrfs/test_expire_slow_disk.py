@@ -1,4 +1,4 @@
-"""A disk that answers late, or not at all for a while, just when an expiry reads the metadata of what it is about to delete."""
+"""A disk that answers late, or not at all for a time, while an expiry reads the metadata of the backups to delete."""
 
 import json
 import signal
@@ -68,7 +68,7 @@ class Late:
             assert control.recv(1) == word.upper()
 
     def looking(self, group: Path | None = None) -> "subprocess.Popen[str]":
-        """An expiry, of that cgroup, that reads the metadata of what goes."""
+        """Starts an expiry, in that cgroup, and returns it while it reads the metadata of backups to delete."""
         words = [*BACKUPD, "--config", str(self.nights.config), "expire", "web", "--skip-grace", "--json"]
         words = cgroups.words_within(group, *words) if group else words
         process = subprocess.Popen(words, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -79,7 +79,7 @@ class Late:
         return work("findmnt", "-n", "-o", "OPTIONS", self.nights.top).stdout
 
     def require_expired(self) -> None:
-        """All that was due is gone, and nothing else."""
+        """Requires that all due backups are deleted, and nothing else."""
         assert self.nights.names("web") == self.names[-1:]
         assert "nossd" in self.mounted()
         assert self.nights.differences("web", self.tree) == []
@@ -130,7 +130,7 @@ def test_it_goes_on_when_a_disk_goes_on_that_stood_still_and_others_are_answered
 
 @pytest.mark.skipif(bool(cgroups.why_not("memory")), reason=f"left out: little memory ({cgroups.why_not('memory')})")
 def test_one_that_the_kernel_ends_for_want_of_memory_meanwhile_has_deleted_nothing_and_the_next_one_does_it(late: Late) -> None:
-    """The disk stands still until the kernel has chosen it: it would be done with its reading on a busy machine."""
+    """The disk pauses until the kernel has chosen the process: on a busy machine it would otherwise have finished reading."""
     with cgroups.limited("memory", 300 << 20) as group:
         process = late.looking(group)
         Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")  # the kernel is to choose it

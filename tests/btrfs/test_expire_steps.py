@@ -1,4 +1,5 @@
-"""An expiry that is killed at any of its steps, and the next one: everything due is deleted, the rest exists, nothing is half done.
+"""An expiry that is killed at any of its steps, and the next one: all due backups are deleted, the others exist, nothing is half
+done.
 
 One pool for all: each step has a host of its own, which is the only one that is configured while its turn lasts, so that
 everything of the others is kept. Turns follow each other in time, since no clock may go back, in whatever order the tests run.
@@ -76,7 +77,9 @@ def pool(module_btrfs: Path) -> Expiries:
 
 
 def its_turn(pool: Expiries, step: Step, **keys: object) -> tuple[list[str], datetime, datetime]:
-    """Only this host has a policy now, by which the three oldest of its six backups go: its backups, when, and when for good."""
+    """Makes this host the only one with a policy, by which the three oldest of its six backups expire; returns its backups, when
+    they expire, and when they are deleted.
+    """
     pool.tables["host"] = {}
     pool.settings("retention", daily=3)
     pool.host(step.host, pool.source, **keys)

@@ -1,4 +1,4 @@
-"""A source pool records when it was last fetched from: a disk that stays away raises its alarm here."""
+"""A source pool records when another pool last fetched from it: a disk that is absent too long raises its alarm here."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ def copies(two: TwoPools, days: float) -> list[dict[str, Any]]:
 
 
 def fetched_on(two: TwoPools, days: float) -> str:
-    """The day, in the status of that many days later: the clock of a rehearsal advances."""
+    """Returns the day, in the status of that many days later: the clock of a rehearsal advances."""
     return str(copies(two, days)[0]["fetched_at"])[:10]
 
 
@@ -61,7 +61,7 @@ def test_it_is_late_when_no_pool_has_fetched_for_longer_than_max_age(two: TwoPoo
 
 
 def test_a_fetch_of_which_nothing_is_new_counts_and_so_does_one_by_ssh(two: TwoPools) -> None:
-    """In a rehearsal the time is that of the command there."""
+    """In a rehearsal the time is that of the command on the other server."""
     two.over_ssh('"$@"')
     two.fetch()
     assert fetched_on(two, 1) == NOW[:10]
@@ -91,7 +91,7 @@ def test_a_demotion_does_not_count(two: TwoPools) -> None:
 
 
 def test_the_other_servers_clock_is_not_believed(nights: Nights) -> None:
-    """An owner of the key could suppress the alarm for years."""
+    """The owner of the key could suppress the alarm for years."""
     nights.tables["fetched_by.office"] = {}
     nights.write()
     asked = {"verb": "common", "replica": "office", "hosts": {}, "fetch": {"now": "2020-01-01T00:00:00Z"}}

@@ -1,4 +1,6 @@
-"""What a backup fetches several times, bind mounts and snapshots of the host, and the pool itself, is reported with its pattern."""
+"""Files that a backup fetches several times, bind mounts and snapshots of the host, and the pool itself, are reported with their
+pattern.
+"""
 
 import json
 import os
@@ -49,7 +51,7 @@ def findings(nights: Nights, *words: str) -> list[dict[str, Any]]:
 
 
 def type_command(nights: Nights, text: str) -> None:
-    """Runs the command that a message ends with."""
+    """Runs the command at the end of a message."""
     match = re.search(r"backupd --config .*", text)
     assert match, text
     words = shlex.split(match[0])
@@ -126,7 +128,7 @@ def test_a_bind_mount_is_named_by_connect_and_after_the_night(nights: Nights, tr
 
 
 def test_a_folder_that_is_fetched_twice_is_named_until_its_bind_mount_ends(nights: Nights, tree: Path) -> None:
-    """The nights after the first one fetch little, so they do not look for such folders."""
+    """The nights after the first one fetch little, so they do not search for such folders."""
     fill(tree / "data", 600)
     (tree / "other").mkdir()
     nights.host("h", tree)
@@ -229,7 +231,7 @@ def subvolume_of(nights: Nights, tree: Path) -> Path:
 
 
 def searched(nights: Nights, tree: Path) -> list[str]:
-    """The warnings of a search of the host's newest backup, which is a real one."""
+    """Returns the warnings of a search of the host's newest backup, which is a real one."""
     subvolume = subvolume_of(nights, tree)
     prepared = WorkSubvolume(subvolume, None, fresh=True, id=0, uuid="")
     results = [PathResult(str(tree), PathOutcome.COMPLETE, numbers={"created": 2000})]

@@ -17,7 +17,7 @@ def tree(nights: Nights) -> Path:
 
 
 def change(tree: Path) -> None:
-    """A day's work: of everything something changes, goes, comes, or becomes another kind of thing."""
+    """Changes the files as a day's work would: files are changed, deleted, added, or become another type."""
     modes = tree / "owners_and_modes"
     modes.joinpath("mode4755").chmod(0o700)
     os.chown(modes / "mode0640", 0, 0)

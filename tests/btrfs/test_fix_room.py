@@ -54,7 +54,9 @@ class FullPool:
         return int(usage.partition("Device unallocated:")[2].split()[0])
 
     def is_as_before(self, devices: list[str], sums: dict[str, str]) -> None:
-        """No trace of a temporary device, and all data well, by btrfs-progs and the kernel. The scrub allocates block groups."""
+        """Requires that there is no trace of a temporary device, and that all data is good, by btrfs-progs and the kernel. The
+        scrub allocates block groups.
+        """
         shown = work("btrfs", "filesystem", "show", self.point).stdout
         assert sorted(re.findall(r" path (\S+)", shown)) == sorted(devices)
         assert self.sums() == sums
@@ -66,7 +68,7 @@ class FullPool:
 
 
 def fill(point: Path, *, metadata: bool) -> None:
-    """All is allocated; in each block group files of 5 MiB lie beside holes of 3 MiB, into which they do not fit."""
+    """Allocates all space; in each block group, files of 5 MiB lie between holes of 3 MiB, which are too small for them."""
     for number in range(3):
         (point / f"real{number}").write_bytes(os.urandom(2 * MIB))
     with contextlib.suppress(OSError):

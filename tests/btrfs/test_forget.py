@@ -24,7 +24,7 @@ _unused = iter(HOSTS)
 
 @pytest.fixture(scope="module")
 def pool(module_btrfs: Path) -> Nights:
-    """Hosts that are configured no longer, with three backups each."""
+    """Hosts that are no longer configured, with three backups each."""
     nights = Nights(module_btrfs)
     make_histories(nights, HOSTS, every(1, 3, LAST))
     return nights
@@ -43,7 +43,7 @@ def fails(pool: Nights, *words: str, status: int) -> tuple[str, str]:
 
 
 def typed(pool: Nights, text: str, *words: str) -> tuple[int, str]:
-    """The output of the command at a terminal where `text` is typed, and its exit status."""
+    """Returns the output of the command at a terminal where `text` is typed, and its exit status."""
     ours, theirs = pty.openpty()
     argv = [*BACKUPD, "--config", str(pool.config), *words]
     env = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"}

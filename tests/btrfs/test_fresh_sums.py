@@ -1,4 +1,4 @@
-"""SHA256SUMS: of files that a run has just fetched; `sha256sum -c` is the truth."""
+"""SHA256SUMS of files that a run has just fetched, compared with `sha256sum -c`."""
 
 import errno
 import hashlib
@@ -35,7 +35,7 @@ def nights(make_btrfs: Callable[..., Path], tmp_path: Path) -> Nights:
 
 
 def summed(backup: Path) -> set[str]:
-    """The content of SHA256SUMS, read and compared by sha256sum."""
+    """Returns the content of SHA256SUMS, read and compared by sha256sum."""
     if not (backup / "SHA256SUMS").exists():
         return set()
     process = work("sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS", cwd=backup)
@@ -112,7 +112,7 @@ def test_files_of_which_much_was_fetched_come_after_those_chosen_by_chance(
 
 
 def test_what_was_written_by_hand_is_altered_and_the_next_night_fetches_it_again(nights: Nights, tmp_path: Path) -> None:
-    """A scrub calls it right: the disk gives back what btrfs was given. Verify reports it at once, before the next run."""
+    """A scrub finds no error, because btrfs stored the changed data itself. Verify reports it at once, before the next run."""
     source = tmp_path / "srv"
     content = os.urandom(300_000)
     (source / "ledger").write_bytes(content)
@@ -137,7 +137,8 @@ def test_what_was_written_by_hand_is_altered_and_the_next_night_fetches_it_again
 def test_a_bit_that_flips_in_memory_before_the_seal_is_no_change_by_hand_and_is_found(
     nights: Nights, tmp_path: Path, when: str
 ) -> None:
-    """A scrub calls it right: the disk gives back what btrfs was given. Before the checksum was made, only the host knows better.
+    """A scrub finds no error, because btrfs stored the wrong data itself. Until the checksum is made, only the host has the right
+    data.
 
     Written by another process with the old time, because no test can flip a bit of the page cache.
     """
@@ -180,7 +181,7 @@ def test_sums_travel_to_another_pool_and_are_compared_there(make_btrfs: Callable
 
 @pytest.fixture
 def fetched(shared_btrfs: Path) -> Path:
-    """A subvolume with two files that were just written, and the sums of its base."""
+    """A subvolume with two files that were just written, and the checksums of its base."""
     top = shared_btrfs / "backup"
     work("btrfs", "-q", "subvolume", "create", top)
     (top / "data").mkdir()

@@ -1,4 +1,4 @@
-"""A pool without room for a single byte: what frees room works, and afterwards so does everything, with no hand in the pool."""
+"""A pool without space for a single byte: the commands that free space work, and afterwards all others, without manual changes."""
 
 import json
 import os
@@ -21,7 +21,7 @@ RESERVE = 4 * MIB  # one percent of these pools
 
 @pytest.fixture
 def full(make_btrfs: Callable[..., Path], tmp_path: Path) -> Expiries:
-    """A pool that the oldest of five backups of `web` fills to the last byte. Of `db` there are five too, and one of a real run."""
+    """A pool that the oldest of five backups of `web` fills to the last byte. `db` also has five, and one of a real run."""
     pool = Expiries(make_btrfs(size="400M"))
     pool.config = tmp_path / "main.toml"
     pool.source = tmp_path / "srv"
@@ -36,7 +36,7 @@ def full(make_btrfs: Callable[..., Path], tmp_path: Path) -> Expiries:
 
 
 def reserve(pool: Expiries) -> int:
-    """The bytes that the reserve takes on the disk."""
+    """Returns the bytes that the reserve uses on the disk."""
     path = pool.pool / ".btrkeep" / "reserve"
     return path.stat().st_blocks * 512
 
@@ -145,7 +145,7 @@ def test_without_a_reserve_what_is_marked_is_deleted_although_nothing_more_can_b
 
 @pytest.fixture
 def no_metadata(make_btrfs: Callable[..., Path], tmp_path: Path) -> Expiries:
-    """A pool without room for metadata, in which some backups are marked and nothing was deleted so far."""
+    """A pool without space for metadata, in which some backups are marked and nothing was deleted so far."""
     pool = Expiries(make_btrfs(size="300M", mkfs=("-m", "single")))
     pool.history("web")
     pool.expire(NOW)
@@ -171,7 +171,7 @@ def test_files_of_locks_that_are_missing_are_made_by_the_next_run(nights: Nights
 
 @pytest.fixture
 def no_metadata_at_all(make_btrfs: Callable[..., Path]) -> Expiries:
-    """A pool without room for metadata, in which nothing is marked."""
+    """A pool without space for metadata, in which nothing is marked."""
     pool = Expiries(make_btrfs(size="4300M", mkfs=("-m", "single")))
     pool.history("web")
     pool.run("web", *at(NOW))
@@ -216,6 +216,6 @@ def test_a_pool_with_small_nodes_has_a_reserve_for_metadata(make_btrfs: Callable
 
 
 def metadata_used(pool: Expiries) -> int:
-    """The bytes of metadata in use, as btrfs-progs count them."""
+    """Returns the bytes of metadata in use, counted by btrfs-progs."""
     lines = work("btrfs", "filesystem", "df", "--raw", pool.top).stdout.splitlines()
     return int(next(line for line in lines if line.startswith("Metadata")).rsplit("used=", 1)[1])

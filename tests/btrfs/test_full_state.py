@@ -145,7 +145,7 @@ def test_a_catalogue_in_memory_that_a_killed_run_left_is_cleared_away_by_the_nex
 
 
 def test_what_another_user_puts_where_catalogues_are_in_memory_ends_no_run(nights: Nights) -> None:
-    """It has the name of a dead run's, and is deeper than a function may call itself."""
+    """It has the name of a dead run's folder, and is nested deeper than the call stack allows."""
     nights.host("web", nights.source)
     mine, others = (Path(f"/dev/shm/btrkeep-catalogue-4194305-1-{os.urandom(4).hex()}") for _ in range(2))
     try:

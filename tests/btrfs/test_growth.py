@@ -1,4 +1,4 @@
-"""What a subvolume got since a generation, compared with find and stat."""
+"""The growth of a subvolume since a generation, compared with find and stat."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.beds import work
 
 
 def grown(subvolume: Path, buffer_size: int = 1 << 16) -> SubvolumeGrowth:
-    """The new data in it since its creation."""
+    """Returns the new data in it since its creation."""
     work("btrfs", "filesystem", "sync", subvolume)
     result = describe(subvolume)
     assert result
@@ -69,7 +69,9 @@ def crc32c_table() -> list[int]:
 
 
 def one_checksum(number: int) -> tuple[bytes, bytes]:
-    """Two names of attributes that btrfs keeps in one item: their crc32c, as it begins to count, is the same."""
+    """Returns two names of attributes that btrfs stores in one item, because their crc32c, with btrfs's start value, is
+    the same.
+    """
     table, first = crc32c_table(), b"user.a%d" % number
     back = {entry >> 24: at for at, entry in enumerate(table)}
 

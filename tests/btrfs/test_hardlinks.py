@@ -58,7 +58,7 @@ def snapshot(backup: Path, name: str = ".working") -> Path:
 
 
 def unlinked(names: dict[bytes, Entry]) -> dict[bytes, Entry]:
-    """The same tree, with every name an inode of its own."""
+    """Makes the same tree with a separate inode for each name."""
     return {name: replace(entry, links=(name,) if entry.links else ()) for name, entry in names.items()}
 
 
@@ -67,7 +67,7 @@ def top_names(backup: Path) -> list[str]:
 
 
 def changed_copy(*command: str) -> Change:
-    """What a package manager or an editor does with a file that has several links: a changed copy is renamed over one name."""
+    """Changes a file with several links like a package manager or an editor: a changed copy is renamed over one name."""
 
     def change(source: Path) -> None:
         work("cp", "-p", source / "a", source / "n")
@@ -107,7 +107,7 @@ def test_a_link_broken_at_the_source_comes_back_right_and_the_others_stay_links(
 
 @pytest.mark.parametrize("change", BROKEN_LINKS.values(), ids=BROKEN_LINKS.keys())
 def test_without_the_split_a_name_of_a_broken_link_is_silently_wrong(source: Path, fakessh: Path, change: Change) -> None:
-    """The hazard itself. Should an rsync get this right, the guard can go."""
+    """The hazard itself. If an rsync handles this correctly, the guard can be removed."""
     working = snapshot(first_backup(fakessh, source))
     change(source)
     pull(fakessh, source, working)
@@ -271,7 +271,7 @@ def test_a_second_split_has_nothing_to_do(source: Path, fakessh: Path) -> None:
 
 
 def killed_after(steps: int, working: Path) -> bool:
-    """Splits in a process that is killed at its so-maniest step (each opening, ioctl, rename, ...); whether it got that far."""
+    """Splits in a process that is killed at that step (each opening, ioctl, rename, ...); returns whether it got that far."""
     child = os.fork()
     if not child:
         left = iter(range(steps))
@@ -315,12 +315,12 @@ def test_killed_at_any_step_and_called_again_it_ends_right(shared_btrfs: Path) -
 
 
 def without_folder_times(names: dict[bytes, Entry]) -> dict[bytes, Entry]:
-    """Killed, it cannot give a folder its time back; rsync does."""
+    """Returns the entries without times of folders: a killed process cannot restore them; rsync does."""
     return {name: replace(entry, mtime=0 if entry.kind == "d" else entry.mtime) for name, entry in names.items()}
 
 
 def test_names_that_were_deleted_or_replaced_are_no_error(shared_btrfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search may be ahead of what happens: here it saw all names before one was removed and another taken by a new file."""
+    """The search may be outdated: here it read all names before one was removed and another replaced by a new file."""
     data = shared_btrfs / "data"
     (data / "gone").mkdir(parents=True)
     (data / "one").touch()

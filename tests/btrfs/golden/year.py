@@ -72,7 +72,7 @@ class Kept:
 
 
 def local_days() -> dict[datetime, tuple[str, ...]]:
-    """Day, ISO week, month and year in the pool's zone of every moment at which a backup may start."""
+    """Returns day, ISO week, month and year in the pool's zone of every moment at which a backup may start."""
     moments = [moment for night in every_night() for moment in (at(night, NOON), at(night, NIGHT))]
     asked = "".join(f"@{int(moment.timestamp())}\n" for moment in moments)
     process = subprocess.run(
@@ -90,7 +90,7 @@ def hours(text: str) -> timedelta:
 
 
 def reasons(kept: Kept, now: datetime) -> dict[str, list[str]]:
-    """Why each of the host's backups is kept, by label; those that go are missing."""
+    """Returns why each of the host's kept backups is kept, by label."""
     by_name: dict[str, list[str]] = {}
 
     def keep(backup: Backup, why: str) -> None:
@@ -128,7 +128,7 @@ def reasons(kept: Kept, now: datetime) -> dict[str, list[str]]:
 
 
 def stands(backups: list[Backup], policy: Mapping[str, int]) -> Iterator[tuple[Backup, str]]:
-    """The first of each of the newest days, weeks, months and years that have one; backups are oldest first."""
+    """Yields the first backup of each of the newest days, weeks, months and years that have one; backups are oldest first."""
     for column, rule in enumerate(RULES):
         periods = sorted({LOCAL[backup.moment][column] for backup in backups}, reverse=True)
         for number, period in enumerate(periods[: policy[rule]], 1):
@@ -137,7 +137,7 @@ def stands(backups: list[Backup], policy: Mapping[str, int]) -> Iterator[tuple[B
 
 
 def is_due(kept: Kept, moment: datetime) -> bool:
-    """Whether nothing complete was made in this period of days, counted from 1970-01-01, yet."""
+    """Returns True if no complete backup was made yet in this period of days, counted from 1970-01-01."""
 
     def period(when: datetime) -> int:
         return (date.fromisoformat(LOCAL[when][0]) - date(1970, 1, 1)).days // kept.host.every
@@ -211,7 +211,7 @@ class Year:
 
 
 def live(nights: Sequence[date]) -> Year:
-    """The year in these nights, in order; nothing happens on the days between."""
+    """Returns the year in these nights, in order; nothing happens on the days between."""
     year = Year()
     pool = {host.name: Kept(host, host.name, {**RETENTION, **GROUPS.get(host.group or "", {}), **host.retention}) for host in HOSTS}
     for night in nights:
@@ -244,14 +244,14 @@ def lines(pool: Mapping[str, Kept], now: datetime) -> Iterator[str]:
 
 
 def spans(days: list[date]) -> Iterator[str]:
-    """Days that follow each other as from .. to."""
+    """Yields successive days as from .. to."""
     for _, group in groupby(enumerate(days), lambda pair: pair[1].toordinal() - pair[0]):
         span = [day for _, day in group]
         yield str(span[0]) if len(span) == 1 else f"{span[0]} .. {span[-1]}"
 
 
 def text(year: Year) -> str:
-    """The golden list as it is stored."""
+    """Returns the golden list as it is stored."""
     parts = ["# A year of nights: what is there on some mornings and at the end. Made by year.py beside it; do not edit."]
     parts += ["", "== run ends with 1 in the nights of", *spans(year.bad_runs)]
     parts += ["", "== expire ends with 1 in the mornings after", *spans(year.bad_expiries)]
