@@ -79,7 +79,7 @@ class _Judged:
     facts: OverallFacts
     """Its facts."""
     unchecked: tuple[_Unchecked, ...]
-    """Those of `facts.unchecked`, with more words."""
+    """The members of `facts.unchecked`, with the reason and the command."""
 
 
 def overall(source: RequestContext, viewer: Viewer) -> Overall:
@@ -114,7 +114,7 @@ def _judge(source: RequestContext, viewer: Viewer) -> _Judged:
 
 
 def _unchecked(source: RequestContext, viewer: Viewer) -> Iterator[_Unchecked]:
-    """A viewer who is limited to hosts sees no names of files or of the pool."""
+    """Yields what could not be checked. A viewer who is limited to hosts sees no names of files or of the pool."""
     doctor = "" if viewer.limited else command_for("backupd doctor", source.config.name, source.config.call)
     if source.problem:
         since, reason = source.problem
@@ -143,15 +143,15 @@ class Problem:
     alarms: int
     """Number of its open alarms."""
     told: int
-    """Number of those that were sent."""
+    """Number of its open alarms for which a notification was sent."""
     last_told: datetime | None
-    """When one of them was last sent; null: none was."""
+    """When a notification of one of these alarms was last sent; null: never."""
     hosts: tuple[str, ...]
     """The first hosts."""
     more: int
     """Number of further hosts or details."""
     details: tuple[str, ...]
-    """What was found, one text each. They may come from files and programs."""
+    """One text for each finding; they may contain text from files and programs."""
     advice: str
     """What to do, with commands between backquotes."""
     command: str
@@ -237,7 +237,7 @@ class _ProblemList:
         advice = (
             "`backupd repair HOST --dry-run` lists the files that can be repaired from other backups or copies."
             if is_damaged
-            else "They were changed after they were final: `backupd verify HOST@BACKUP` names the files. Accept or delete each."
+            else "Changed after the backup was final: `backupd verify HOST@BACKUP` names the files. Accept or delete the backup."
         )
         return self._line(problem, alarms, cause=f"on {counted(len(names), 'host')}", hosts=names, advice=advice)
 
@@ -252,7 +252,7 @@ class _ProblemList:
             alarms,
             since=min((replica.at for replica in replicas if replica.at), default=None),
             details=[_copy_words(replica) for replica in replicas],
-            advice="Check why, then bring it up to date.",
+            advice="The page Copies shows the reason, and the command that copies the missing backups.",
             command=replicas[0].command if len(replicas) == 1 else "",
         )
 
@@ -274,7 +274,11 @@ class _ProblemList:
             member = next(unchecked)
             return self._line(problem, cause=member.text, since=member.since, command=member.command, page="/doctor")
         if problem.words.startswith("alarms"):
-            advice = "" if self._viewer.limited else "`backupd notify` checks them; its timer runs it every five minutes."
+            advice = (
+                ""
+                if self._viewer.limited
+                else "`backupd notify` checks the pool and the alarms; its timer does this every five minutes."
+            )
             name = "" if self._viewer.limited else f"systemctl status btrkeep-news@{self._source.config.name}.timer"
             cause = "the state of the pool and of its alarms is unknown now"
             return self._line(problem, cause=cause, since=health.looked, advice=advice, command=name, page="/doctor")
@@ -284,7 +288,9 @@ class _ProblemList:
         in_doubt = read_in_doubt(self._source.catalogue)
         cause = in_doubt_words(in_doubt) if in_doubt else ""
         since = in_doubt.since if in_doubt else None
-        return self._line(problem, cause=cause, since=since, advice="`backupd verify --after-crash` reads them.", page="/doctor")
+        return self._line(
+            problem, cause=cause, since=since, advice="`backupd verify --after-crash` reads these backups.", page="/doctor"
+        )
 
     def _of_alarms(self, problem: ProblemCount) -> Problem:
         is_copy = problem.kind == NEVER_COPIED
