@@ -1,4 +1,4 @@
-"""Hard links that break at the source: no name of them may get another's content, owner, mode, ACL or xattr."""
+"""Hard links that break at the source: no other name of them may get the new content, owner, mode, ACL or xattr."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Change = Callable[[Path], None]
 
 
 def content(path: Path) -> None:
-    """As editors and package managers do it: a new file under another name, then renamed over the old one."""
+    """Changes a file like editors and package managers: a new file under another name is renamed over the old one."""
     new = path.with_name("new")
     new.write_bytes(os.urandom(SIZE))
     os.utime(new, ns=(0, path.stat().st_mtime_ns + 1))
@@ -22,7 +22,7 @@ def content(path: Path) -> None:
 
 
 def attribute(*words: str) -> Change:
-    """Only an attribute changes, on a copy that keeps the time: rsync has no reason to look at the content."""
+    """Changes only an attribute, on a copy that keeps the time: rsync has no reason to read the content."""
 
     def change(path: Path) -> None:
         work("cp", "-p", "--preserve=all", path, path.with_name("new"))
@@ -52,7 +52,7 @@ def link(top: Path, *names: str, size: int = SIZE) -> None:
 
 @pytest.fixture
 def tree(nights: Nights) -> Path:
-    """Pairs for every change, of which the first or the last name will be changed; and links that hold."""
+    """Pairs for each change, of which the first or the last name will be changed; and links that remain."""
     tree = nights.source / "srv"
     for change in CHANGES:
         link(tree, f"{change}-first/a", f"{change}-first/b")
@@ -110,7 +110,7 @@ def test_hard_links_between_nights_may_come_and_go_in_turns(nights: Nights) -> N
 
 
 def grown(tree: Path) -> None:
-    """A large file before which links were made, so that a transfer can be cut behind them."""
+    """A large file before other links, so that a transfer can be interrupted after it."""
     (tree / "m-large").write_bytes(os.urandom(6_000_000))
 
 
@@ -179,7 +179,7 @@ def test_links_of_one_source_path_stay_when_another_path_is_tried_again(nights: 
 def test_a_linked_file_that_grows_large_between_the_two_passes_over_a_path_harms_no_other_name(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With inplace = "large" the first rsync makes links, and the second one must write through none of them."""
+    """With inplace = "large" the first rsync makes links, and the second one must not write through them."""
     tree = nights.source / "srv"
     link(tree, "a", "b")
     link(tree, "large", "large-too", size=2_000_000)

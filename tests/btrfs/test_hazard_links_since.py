@@ -12,7 +12,7 @@ from tests.beds.nights import Nights
 
 
 def grow(tree: Path) -> None:
-    """Two pairs of links at the ends of a tree of some hundred leaves."""
+    """Makes two pairs of links at the ends of a tree of some hundred leaves."""
     for number in range(60):
         folder = tree / f"folder{number:02}"
         folder.mkdir(parents=True)
@@ -23,7 +23,7 @@ def grow(tree: Path) -> None:
 
 
 def replace(path: Path, *change: str | Path) -> None:
-    """Breaks a link as a package manager does: a changed copy that keeps the time takes the name."""
+    """Breaks a link like a package manager: a changed copy that keeps the time takes the name."""
     work("cp", "-p", path, path.with_name("new"))
     work(*change, path.with_name("new"))
     path.with_name("new").rename(path)
@@ -49,7 +49,7 @@ def test_links_that_hold_for_nights_and_then_break_harm_no_name_in_a_tree_that_h
 
 
 def test_a_backup_that_does_not_say_that_its_run_split_the_links_is_searched_as_a_whole(nights: Nights) -> None:
-    """As one that an administrator made of a tree that was there: its links may be older than it."""
+    """For example one that an administrator made from an existing tree: its links may be older than it."""
     tree = nights.source / "srv"
     grow(tree)
     nights.host("web", tree)
@@ -63,7 +63,9 @@ def test_a_backup_that_does_not_say_that_its_run_split_the_links_is_searched_as_
 
 
 def make_it_look_old(nights: Nights) -> str:
-    """Replaces the one backup by a snapshot of it, younger than all its links, whose record is another program's; its name."""
+    """Replaces the only backup by a snapshot of it, younger than all its links, whose record is another program's; returns its
+    name.
+    """
     (made,) = nights.names("web")
     name = f"2001{made[4:]}"
     work("btrfs", "filesystem", "sync", nights.pool)

@@ -1,4 +1,4 @@
-"""What could not be read and what vanished: complete with warnings within the limit, suspect beyond it, never a silent complete."""
+"""Unreadable and vanished files: complete with warnings within the limit, suspect beyond it, never complete without a report."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def tree(public_folder: Path) -> Path:
 
 
 def shut(*paths: Path) -> None:
-    """New content, which only root may read."""
+    """Writes new content that only root may read."""
     for path in paths:
         if path.is_file():
             path.write_bytes(os.urandom(path.stat().st_size))
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_read_skips_deletions_and_that_is_said_everywher
 
 
 def nested(tree: Path, count: int) -> Path:
-    """A folder with that many names below it, some of them deep, of all kinds."""
+    """Makes a folder with that many names below it, some of them deep, of all types."""
     top = tree / "deep"
     (top / "er" / "still").mkdir(parents=True)
     for number in range(count - 5):
@@ -167,7 +167,7 @@ def test_a_folder_of_any_name_that_cannot_be_read_counts_for_what_is_below_it(ni
 
 
 def test_a_folder_in_which_nothing_can_be_looked_at_counts_for_the_folders_in_it(nights: Nights, tree: Path) -> None:
-    """It may be listed, but not searched: rsync prints a line for each name in it, folder or not."""
+    """It can be listed, but its entries cannot be read: rsync prints a line for each name in it, folder or not."""
     top = nested(tree, 80)
     nights.host("web", tree, rsync_path=NOBODY, unreadable_limit="100%")
     nights.run("web")
@@ -185,7 +185,7 @@ def test_a_folder_that_is_new_and_cannot_be_read_counts_once(nights: Nights, tre
 
 
 def test_behind_a_restricted_key_a_folder_that_cannot_be_read_counts_for_what_is_below_it(nights: Nights, tree: Path) -> None:
-    """rrsync serves one folder as the root; the remote rsync reports its files by their whole paths."""
+    """rrsync serves one folder as the root; the remote rsync reports its files with their whole paths."""
     top = nested(tree, 80)
     (tree / "ssh").write_text(
         "#!/bin/sh\nwhile getopts ':B:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:' o; do :; done\nshift $OPTIND\n"
@@ -220,7 +220,7 @@ MANY = 20
 
 @pytest.fixture
 def vanishing(nights: Nights) -> Path:
-    """A large file is sent first; while it is, files behind it are removed. The sender has listed them already."""
+    """Sends a large file first; during that, later files are removed. The sender has already listed them."""
     tree = nights.source / "srv"
     tree.mkdir()
     (tree / "a-large").write_bytes(os.urandom(4_000_000))
@@ -279,7 +279,7 @@ def test_deletions_that_stop_at_a_limit_alone_make_a_suspect_backup(nights: Nigh
 
 
 def test_what_only_the_first_of_two_passes_missed_is_not_forgotten(nights: Nights, tree: Path) -> None:
-    """With inplace = "large" two rsyncs look at a path, and each opens only its own files."""
+    """With inplace = "large" two rsyncs transfer a path, and each opens only its own files."""
     large, small = tree / "large", files(tree, 1)[0]
     large.write_bytes(os.urandom(2_000_000))
     nights.host("web", tree, rsync_path=NOBODY, inplace="large", unreadable_limit="2%")

@@ -1,4 +1,4 @@
-"""A folder whose content is gone although the folder did not change: a missing mount is not a deletion.
+"""A folder whose content is missing although the folder did not change: a missing mount is not a deletion.
 
 Below `shrink_limit`, which notices only the loss of a large part of a source path.
 """
@@ -48,7 +48,7 @@ def mounted(folder: Path) -> Iterator[None]:
 
 
 def a_night_with_a_mount(nights: Nights, *, files: int = 20, size: int = 1000, **keys: object) -> tuple[Path, Path]:
-    """The source path, and a mount in it during its first night only, with a tenth of its files."""
+    """Makes the source path, and a mount in it during its first night only, with a tenth of its files."""
     tree = fill(nights.source / "srv", 180)
     point = mount_point(tree / "disk")
     nights.host("web", tree, **keys)

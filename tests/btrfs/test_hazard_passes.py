@@ -28,7 +28,7 @@ def tree(nights: Nights) -> Path:
 
 @pytest.fixture
 def between(nights: Nights) -> Callable[[str], None]:
-    """`between(COMMANDS)`: lines for the shell that are run when the second rsync of a night begins."""
+    """`between(COMMANDS)`: shell lines that are run when the second rsync of a night starts."""
 
     def arrange(commands: str) -> None:
         script, count = nights.top / "second", nights.top / "count"
@@ -72,7 +72,7 @@ def test_a_file_that_shrinks_between_the_passes_is_in_the_backup_as_it_is(
 def test_a_hard_link_that_is_broken_between_the_passes_corrupts_no_other_name(
     nights: Nights, tree: Path, between: Callable[[str], None], size: int
 ) -> None:
-    """One gets new content; of the other only the mode changes, its time and size stay."""
+    """One name gets new content; of the other only the mode changes, its time and size do not."""
     for name in ("content", "mode"):
         (tree / name).write_bytes(os.urandom(1000))
         (tree / f"{name} too").hardlink_to(tree / name)

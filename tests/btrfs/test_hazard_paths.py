@@ -22,7 +22,7 @@ def grow(top: Path, *names: str) -> Path:
 
 
 def see_failed(nights: Nights, broken: Path, good: Path) -> None:
-    """The newest backup is final as failed, has what could be fetched, and is not a base."""
+    """Requires that the newest backup is final as failed, has the files that could be fetched, and is not a base."""
     assert nights.record("web")["state"] == nights.listed("web")[0]["state"] == "failed"
     assert nights.subvolume("web")["Flags"] == "readonly"
     assert nights.differences("web", good) == []
@@ -179,7 +179,7 @@ def test_a_path_may_change_to_one_below_it_and_back(nights: Nights) -> None:
 
 @pytest.fixture
 def outside(nights: Nights) -> Path:
-    """What nothing may be written into: beside the pool, reached by an absolute symlink."""
+    """A folder into which nothing may be written: beside the pool, reached by an absolute symlink."""
     outside = nights.top / "outside"
     grow(outside, "www/precious", "precious")
     return outside
@@ -187,7 +187,7 @@ def outside(nights: Nights) -> Path:
 
 @pytest.mark.parametrize("first", [".", "srv"], ids=["the root", "srv"])
 def test_a_symlink_planted_where_a_parent_folder_must_be_is_not_followed(nights: Nights, outside: Path, first: str) -> None:
-    """Earlier everything was a source path, and the host made /srv (or /srv/www) a link; now only /srv/www is one."""
+    """Earlier, everything was a source path, and the host made /srv (or /srv/www) a link; now only /srv/www is a source path."""
     root = nights.source / "root"
     planted = root / "srv" if first == "." else root / "srv" / "www"
     grow(root, "etc/x", "srv/y")
@@ -209,7 +209,7 @@ def test_a_symlink_planted_where_a_parent_folder_must_be_is_not_followed(nights:
 
 
 def test_a_symlink_planted_by_one_path_of_a_run_is_not_followed_by_the_next_one(nights: Nights, outside: Path) -> None:
-    """The host answers for /srv/a with a link in the place of /srv, which is a parent of the next path /srv/b too."""
+    """The host answers for /srv/a with a link instead of /srv, which is also a parent of the next path /srv/b."""
     srv = nights.source / "srv"
     grow(srv, "a/x", "b/evil")
     nights.host("web", srv / "a", srv / "b")

@@ -23,7 +23,7 @@ def fill(path: Path, size: int) -> None:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Sources that lie on another filesystem than the pool."""
+    """Sources that are on another filesystem than the pool."""
     source = tmp_path / "srv"
     source.mkdir()
     (source / "small").write_text("one")
@@ -32,7 +32,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def ballast(point: Path, leave: int) -> str:
-    """The line that fills the filesystem until about `leave` bytes are free."""
+    """Returns the shell line that fills the filesystem until about `leave` bytes are free."""
     return f"fallocate -l $(( $(stat -f -c '%a*%S' {point}) - {leave} )) {point}/ballast"
 
 
@@ -140,7 +140,7 @@ def test_a_read_only_pool_is_unusable_and_nothing_starts(make_btrfs: Make, sourc
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs for an image, which can be made too small for it while it is in use: then the disk has write errors."""
+    """A tmpfs for an image, which can be made too small for the image in use: then the disk has write errors."""
     disk = tmp_path / "disk"
     disk.mkdir()
     work("mount", "-t", "tmpfs", "-o", "size=1G", "none", disk)
@@ -197,7 +197,7 @@ def test_a_pool_that_fails_in_the_middle_of_a_transfer_is_unusable_and_the_earli
 def test_a_pool_that_came_into_a_snapshot_without_its_backups_is_not_begun_anew(
     make_btrfs: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """The root filesystem was rolled back, and the pool is a folder in it. The catalogue came along."""
+    """The root filesystem was rolled back, and the pool is a folder in it. The catalogue was rolled back, too."""
     top, place = make_btrfs(), tmp_path / "root"
     device = work("findmnt", "-n", "-o", "SOURCE", top).stdout.strip().partition("[")[0]
     work("btrfs", "subvolume", "create", top / "@")

@@ -1,4 +1,4 @@
-"""A source path that lost too much is suspect: never a base, never counted, until it is accepted."""
+"""A source path that lost too many files or bytes is suspect: never a base, never counted, until it is accepted."""
 
 import shutil
 from pathlib import Path
@@ -22,7 +22,7 @@ def empty(tree: Path) -> None:
 
 
 def see_suspect(nights: Nights, host: str, good: str) -> None:
-    """The newest backup is suspect everywhere, and the good one is unchanged."""
+    """Requires that the newest backup is suspect everywhere, and the good one is unchanged."""
     assert nights.listed(host)[0]["state"] == nights.record(host)["state"] == "suspect"
     assert nights.status(host)["state"] == "suspect"
     assert next(each for each in nights.listed(host) if each["name"] == good)["state"] == "complete"
@@ -99,7 +99,7 @@ def test_shrinking_by_bytes_alone_is_seen_beyond_the_limit_and_not_at_it(nights:
 
 @pytest.mark.parametrize("lost", [False, True], ids=["a hole alone", "content too"])
 def test_the_bytes_that_shrank_are_those_on_the_disk_and_not_those_of_a_hole(nights: Nights, lost: bool) -> None:
-    """/var/log/lastlog of large user ids, when it is rotated."""
+    """/var/log/lastlog with large user ids, when it is rotated."""
     tree = fill(nights.source / "log", 10, size=100_000)
     with (tree / "lastlog").open("wb") as file:
         file.truncate(200 << 20)

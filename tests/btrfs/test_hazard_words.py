@@ -1,4 +1,4 @@
-"""What a host has our rsync print: no number of its, no name and no line without end harms this server or another host."""
+"""Output that a host makes our rsync print: no number, no name and no line without end harms this server or another host."""
 
 import json
 import os
@@ -27,14 +27,14 @@ def tree(nights: Nights) -> Path:
 
 
 def says(nights: Nights, text: bytes, times: int | str = 1) -> str:
-    """rsync_path of a host that prints it that many times; see tests/beds/sayer.py."""
+    """Returns the rsync_path of a host that prints it that many times; see tests/beds/sayer.py."""
     path = nights.top / "said"
     path.write_bytes(text)
     return shlex.join([sys.executable, str(SAYER), str(times), str(path), "rsync"])
 
 
 def measured_run(nights: Nights) -> tuple[dict[str, Any], int]:
-    """The results of `backupd run --all --json` by host, and its peak memory in bytes."""
+    """Returns the results of `backupd run --all --json` by host, and its peak memory in bytes."""
     words = [sys.executable, "-m", "backupd", "--config", str(nights.config), "run", "--all", "--json"]
     # A small process between: what the one that starts it has at its peak would count as the child's.
     between = (
@@ -94,7 +94,7 @@ def test_a_pool_whose_records_hold_such_numbers_works(nights: Nights, tree: Path
     ],
 )
 def test_a_host_that_prints_without_end_is_stopped_and_the_others_are_not(nights: Nights, tree: Path, line: bytes) -> None:
-    """As much of it as rsync takes at a time, or each line by itself."""
+    """In pieces as large as rsync accepts, or line by line."""
     whole = line if line.endswith(b"\n") else line * (4000 // len(line))
     nights.host("liar", tree, deadline="40s", attempts=3, rsync_path=says(nights, whole * (500 if line.endswith(b"\n") else 1), 0))
     nights.host("web", tree)

@@ -31,7 +31,7 @@ SUBJECTS = {"mount": "read-only"}
 
 
 def said_by_all(nights: Nights) -> dict[str, dict[str, str]]:
-    """What each of them finds wrong with the pool: by check, how bad."""
+    """Returns the problems of the pool that each of them reports: by check, with the level."""
     check = json.loads(nights.backupd("check", "--json", check=False).stdout)
     doctor = json.loads(nights.backupd("doctor", "--json", check=False).stdout)
     status = nights.json("status")["pool"]
@@ -52,7 +52,7 @@ def said_by_all(nights: Nights) -> dict[str, dict[str, str]]:
 
 
 def agreed(nights: Nights) -> dict[str, str]:
-    """What they all say, once it is seen that they do."""
+    """Returns the problems that all report, after requiring that they are the same."""
     by_name = said_by_all(nights)
     assert all(row == by_name["doctor"] for row in by_name.values()), by_name
     return by_name["doctor"]
@@ -60,7 +60,7 @@ def agreed(nights: Nights) -> dict[str, str]:
 
 @pytest.fixture
 def small(make_btrfs: Make) -> Nights:
-    """A pool of its own, which may be filled and remounted."""
+    """A separate pool, which may be filled and remounted."""
     nights = Nights(make_btrfs(size="400M", options="noatime,nosuid,nodev"))
     nights.host("here", nights.source, address=None)
     nights.settings("pool", min_free="5%")
@@ -117,7 +117,7 @@ def test_all_say_the_same_of_the_clock(small: Nights) -> None:
 
 
 def kernel_clock_is_synchronised() -> bool:
-    """By STA_UNSYNC, another of the kernel's words for it than the one that is asked by the program."""
+    """Reads STA_UNSYNC, another field of the kernel than the one that the program reads."""
     timex = (ctypes.c_long * 64)()
     assert ctypes.CDLL(None).adjtimex(ctypes.byref(timex)) >= 0
     status = ctypes.c_int.from_buffer(timex, 5 * ctypes.sizeof(ctypes.c_long)).value
@@ -128,7 +128,7 @@ SANDBOX = "mount --make-rprivate / && mount -o remount,bind,ro,nosuid,nodev,noex
 
 
 def test_a_services_own_mount_is_not_taken_for_the_machines(make_btrfs: Make) -> None:
-    """As systemd does it for a unit: a copy of the mount with other flags, which what happens outside does not change."""
+    """As systemd makes it for a unit: a copy of the mount with other flags, which later changes of the original do not affect."""
     nights = Nights(make_btrfs(size="400M", options="nodev,relatime"))
     nights.host("here", nights.source, address=None)
 
@@ -151,7 +151,7 @@ def test_a_services_own_mount_is_not_taken_for_the_machines(make_btrfs: Make) ->
 
 @pytest.mark.parametrize("hide", ["mount -t tmpfs tmpfs {}", "mount --bind /run/lock {}"])
 def test_a_key_that_a_service_is_not_shown_is_neither_missing_nor_well(nights: Nights, tmp_path: Path, hide: str) -> None:
-    """As ProtectHome=tmpfs and ProtectHome=yes do it."""
+    """As with ProtectHome=tmpfs and ProtectHome=yes."""
     home = tmp_path / "root"
     (home / ".ssh").mkdir(parents=True)
     nights.settings("ssh", key=str(home / ".ssh" / "id"), known_hosts=str(home / ".ssh" / "known_hosts"))
@@ -172,7 +172,7 @@ SEEN = "import sys; from pathlib import Path; from btrkeep.pool import mounts; p
 
 
 def seen_after(script: str, path: Path | str) -> str:
-    """The result of `machine_mount` for a path after these lines of shell, in a separate mount namespace."""
+    """Returns the result of `machine_mount` for a path after these shell lines, in a separate mount namespace."""
     words = ("sh", "-c", f'mount --make-rprivate / && {script} "$@"', "sh", sys.executable, "-c", SEEN, path)
     return work(*with_own_mounts(*words), cwd=TOP).stdout.strip()
 

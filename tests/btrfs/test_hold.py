@@ -34,7 +34,7 @@ def pool(module_btrfs: Path) -> Nights:
 
 @pytest.fixture
 def host(pool: Nights) -> str:
-    """A host that is configured no longer, with two complete backups and then a suspect one."""
+    """A host that is no longer configured, with two complete backups and then a suspect one."""
     return next(_unused)
 
 
@@ -49,7 +49,7 @@ def row(pool: Nights, host: str, name: str) -> tuple[Any, ...]:
 
 
 def mark(pool: Nights, host: str, name: str, state: str = "expired") -> None:
-    """What an expiry leaves: the note, and the row."""
+    """Makes the results of an expiry: the note, and the row."""
     write_down(pool, host, backups={name: {"expired": {"at": SOON, "why": "no rule keeps it"}}})
     at = f"{SOON[:-1]}.000000Z"
     database = pool.state / "catalogue.sqlite"

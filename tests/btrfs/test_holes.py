@@ -1,4 +1,4 @@
-"""Holes in files that rsync wrote dense, on a real btrfs. Holes are checked with find, filefrag, cmp and btrfs itself."""
+"""Holes in files that rsync wrote without holes, on a real btrfs. Holes are checked with find, filefrag, cmp and btrfs itself."""
 
 import os
 import random
@@ -49,7 +49,7 @@ def working(shared_btrfs: Path, source: Path, fakessh: Path) -> Path:
 
 
 def write(path: Path, size: int, *places: int, length: int = MIB) -> None:
-    """A sparse file of random data in some places."""
+    """Writes a sparse file with random data in some places."""
     with path.open("wb") as file:
         file.truncate(size)
         for place in places:
@@ -64,13 +64,13 @@ def dense(path: Path, *parts: int | bytes) -> None:
 
 
 def allocated(path: Path) -> int:
-    """Bytes, after a sync: without it, unwritten data counts as written."""
+    """Returns bytes, after a sync: without it, unwritten data counts as written."""
     work("btrfs", "filesystem", "sync", path.parent)
     return int(work("stat", "-c", "%b", path).stdout) * 512
 
 
 def holes(path: Path) -> list[tuple[int, int]]:
-    """(start, end) of what filefrag shows no extents for, in bytes."""
+    """Returns (start, end) of the ranges without extents in the output of filefrag, in bytes."""
     numbers, position = [], 0
     for line in work("filefrag", "-s", "-b1", "-v", path).stdout.splitlines():
         if match := re.match(r"\s*\d+:\s*(\d+)\.\.\s*(\d+):", line):
@@ -108,7 +108,7 @@ def test_what_is_not_on_disk_yet_gets_its_holes_too(shared_btrfs: Path) -> None:
 
 
 def test_the_room_of_the_zeros_is_free_again(make_btrfs: Callable[..., Path]) -> None:
-    """A hole alone frees nothing while a block of its extent is in use, as the used space of the filesystem shows."""
+    """A hole alone frees no space while a block of its extent is in use, as the used space of the filesystem shows."""
     point = make_btrfs(size="1G")
     (point / "data").mkdir()
     before = used(point)
@@ -122,7 +122,7 @@ def test_the_room_of_the_zeros_is_free_again(make_btrfs: Callable[..., Path]) ->
 
 
 def used(point: Path) -> int:
-    """Bytes of data on disk."""
+    """Returns the bytes of data on disk."""
     work("btrfs", "filesystem", "sync", point)
     work("btrfs", "filesystem", "sync", point)  # extents that the first one freed are free after the next commit
     return number(r"Data, single: total=\d+, used=(\d+)", work("btrfs", "filesystem", "df", "--raw", point).stdout)
@@ -135,7 +135,7 @@ def number(pattern: str, text: str) -> int:
 
 
 def test_what_is_shared_with_the_base_stays_shared_and_only_changed_zeros_become_holes(shared_btrfs: Path, fakessh: Path) -> None:
-    """An image of a virtual machine: much of it zeros that are dense in the base, some of it changed, to data and to zeros."""
+    """An image of a virtual machine: many zeros are written data in the base; some of it changed, to data and to zeros."""
     source, first = shared_btrfs / "source", shared_btrfs / "first"
     source.mkdir()
     work("btrfs", "-q", "subvolume", "create", first)
@@ -261,7 +261,7 @@ def test_short_runs_and_runs_that_are_no_whole_blocks_stay(shared_btrfs: Path) -
 
 
 def test_a_file_of_thousands_of_extents_is_dug_to_its_end(shared_btrfs: Path) -> None:
-    """More than one answer of fiemap holds: single blocks that were written in a scattered order."""
+    """More extents than one answer of fiemap can have: single blocks that were written in a scattered order."""
     data = shared_btrfs / "data"
     data.mkdir()
     write(data / "image", 48 * MIB)
@@ -282,7 +282,9 @@ def test_a_file_of_thousands_of_extents_is_dug_to_its_end(shared_btrfs: Path) ->
 
 @pytest.mark.parametrize("seed", range(8))
 def test_any_layout_keeps_its_content_and_has_the_holes_that_fallocate_digs(shared_btrfs: Path, seed: int) -> None:
-    """The peer is util-linux's `fallocate --dig-holes`, which digs every block; runs here are long enough for both."""
+    """Compared with util-linux's `fallocate --dig-holes`, which makes holes of every block of zeros; runs here are long enough for
+    both.
+    """
     chance = random.Random(seed)
     data = shared_btrfs / "data"
     data.mkdir()

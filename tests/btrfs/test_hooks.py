@@ -1,4 +1,4 @@
-"""`before` and `after`, and hosts that may be absent: what the administrator's own programs decide about a night."""
+"""`before` and `after`, and hosts that may be absent: how the administrator's own programs affect a night."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Hosts that speak rsync's protocol and mean harm (tests/beds/attacks.py), all in one night with hosts that do not."""
+"""Malicious hosts that speak rsync's protocol (tests/beds/attacks.py), all in one night with honest hosts."""
 
 import json
 import shlex
@@ -64,18 +64,18 @@ BEFORE = {"neighbour": "honest", "endless-blocks": "large", "replay": "recorded"
 
 
 def answers(nights: Nights, attack: str, host: str = "", **keys: Any) -> None:
-    """Configures a host that does this."""
+    """Configures a host with this behaviour."""
     words = shlex.join(["env", f"RECORDED={nights.top / 'recorded'}", sys.executable, "-P", str(ATTACKS), attack])
     nights.host(host or attack.partition("=")[0], SOURCE, rsync_path=words, **keys)
 
 
 def contents(folder: Path) -> str:
-    """The checksums of all files, by sha256sum."""
+    """Returns the checksums of all files, by sha256sum."""
     return work("find", folder, "-type", "f", "-exec", "sha256sum", "{}", "+").stdout
 
 
 def written_elsewhere(nights: Nights, since: Path) -> list[str]:
-    """The files changed since then, except those that the runs write: the hosts' own folders, locks, the catalogue."""
+    """Returns the files changed since then, except those that the runs write: the hosts' own folders, locks, the catalogue."""
     hosts = {attack.partition("=")[0] for attack, *_ in WHAT_BECOMES}
     done = work("find", nights.top, "-xdev", "-newer", since, "-not", "-type", "d", "-printf", "%P\\n").stdout.splitlines()
     own = [f"pool/hosts/{host}/" for host in (*hosts, "neighbour")]
@@ -129,12 +129,12 @@ def test_every_attack_harms_its_own_host_alone_and_the_next_night_is_well(nights
 
 
 def uuid(nights: Nights) -> str:
-    """Which subvolume `.working` is."""
+    """Returns the UUID of `.working`."""
     return nights.subvolume("web", ".working")["UUID"]
 
 
 def files(nights: Nights, number: int) -> Path:
-    """A source of that many files in one folder."""
+    """Makes a source of that many files in one folder."""
     tree = nights.source / "srv"
     tree.mkdir(exist_ok=True)
     for value in range(number):

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.ssh]
 
 
 class Laptop:
-    """A host that calls. Its name resolves nowhere: only its call reaches it."""
+    """A host that calls. Its name does not resolve: it is reached only by its call."""
 
     def __init__(self, nights: Nights, sshd: Sshd) -> None:
         self.nights, self.sshd = nights, sshd
@@ -43,7 +43,7 @@ class Laptop:
         self.nights.host("laptop", self.source, **given)
 
     def authorize(self, name: str) -> None:
-        """The host's key on the server."""
+        """Adds the host's key to the server."""
         answer = (sys.executable, "-P", "-m", "backupd", "--config", self.nights.config, "answer", name)
         command = f"cd {shlex.quote(str(TOP))} && exec {shlex.join(map(str, answer))}"
         self.key = self.sshd.authorize(f'restrict,command="{command}"')
@@ -62,7 +62,7 @@ class Laptop:
         return done
 
     def second_call(self) -> str:
-        """What another process of the host is told, such as one on a copy of its disk."""
+        """Returns the answer to another process of the host, such as one on a copy of its disk."""
         words = [word if word != str(self.program.state) else f"{word}-2" for word in self.words]
         return subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
 
@@ -70,7 +70,7 @@ class Laptop:
         return [run["outcome"] for run in self.nights.json("log", "laptop")]
 
     def left(self) -> list[str]:
-        """What calls have left: sockets on the server, sessions on the host."""
+        """Returns the remains of calls: sockets on the server, sessions on the host."""
         return [name for name in self.program.left(*self.nights.top.parents) if not name.startswith("call")]
 
 
@@ -121,7 +121,7 @@ def test_a_key_that_is_not_authorized_gets_no_answer(laptop: Laptop) -> None:
 
 
 def test_the_key_of_a_host_starts_nothing_else(laptop: Laptop) -> None:
-    """Whatever it requests, it is a call; and a host that is not an sshd only wastes its own backup."""
+    """Every request counts as a call; and a host without an sshd only loses its own backup."""
     for request in ("sh", "backupd answer web1", "rsync --server --sender . /"):
         done = subprocess.run(
             [*laptop.sshd.ssh(laptop.key), laptop.sshd.address, request],

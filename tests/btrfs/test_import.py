@@ -26,7 +26,7 @@ def nights(make_btrfs: Callable[..., Path]) -> Nights:
 
 
 class Rsnapshot:
-    """The real one, with the clock of its folders set back afterwards: it stamps them with the time of the run."""
+    """The real rsnapshot; afterwards, the times of its folders are set back, because it uses the time of the run."""
 
     def __init__(self, place: Path) -> None:
         self.root, self.source = place / "snapshots", place / "srv"
@@ -48,7 +48,7 @@ class Rsnapshot:
 
 
 def grow(source: Path, number: int) -> None:
-    """What happens to a host in a day."""
+    """Changes the files of a host as during a day."""
     (source / "sub").mkdir(exist_ok=True)
     (source / "sub" / "log").write_text("line\n" * number * 1000)
     (source / f"new{number}").write_bytes(os.urandom(50_000))
@@ -121,7 +121,7 @@ def test_a_fortnight_of_rsnapshot_is_as_it_was_and_the_next_night_goes_on_from_i
 
 
 def test_dated_trees_go_below_the_root_and_what_deceives_by_size_and_time_is_read(nights: Nights, ext4: Path) -> None:
-    """A file with another content, the same size and the same time: the inode alone tells."""
+    """A file with another content, the same size and the same time: only the inode shows the difference."""
 
     def fill(source: Path, number: int) -> None:
         for name in ("#hash", ";semicolon", "-dash", "new\nline", " blank ", os.fsdecode(b"caf\xe9"), "a*b?[c]", "back\\slash"):
@@ -197,7 +197,9 @@ def test_dirvish_has_its_own_dates_and_what_failed_there_is_left_out(nights: Nig
 
 
 def test_trees_of_another_path_do_not_come_between_imported_backups(nights: Nights, ext4: Path) -> None:
-    """Vaults of dirvish of one client, given one after the other: each backup would have nothing of the one before."""
+    """Vaults of dirvish of one client, imported one after the other: otherwise each backup would share nothing with the
+    one before.
+    """
     for vault, path in (("root", "/"), ("home", "/home")):
         (ext4 / vault / "dirvish").mkdir(parents=True)
         for day in (1, 2):
@@ -331,7 +333,7 @@ def test_hosts_that_no_night_would_back_up_are_named_at_the_end(nights: Nights, 
 
 
 def test_status_counts_and_names_hosts_that_are_not_backed_up(nights: Nights, ext4: Path) -> None:
-    """Imported ones and such that were taken out of the configuration alike; both say what to do next."""
+    """Imported hosts and hosts that were removed from the configuration; for both the next step is printed."""
     root = dated(ext4, 2, one_file)
     imported(nights, "tree", root, "--host", "attic")
     shown = nights.backupd("status").stdout
@@ -348,7 +350,7 @@ def test_status_counts_and_names_hosts_that_are_not_backed_up(nights: Nights, ex
 
 
 def test_a_rotation_meanwhile_puts_no_other_tree_in_its_place(nights: Nights, ext4: Path) -> None:
-    """The folder is renamed, and another gets its name, just before its files are copied."""
+    """The folder is renamed, and another one gets its name, just before its files are copied."""
     root = dated(ext4, 1, one_file)
     tree, moved = root / "2026-03-01", root / "rotated"
     words = ("import", "tree", str(root), "--host", "old1", "--verify", "none")
@@ -362,7 +364,7 @@ def test_a_rotation_meanwhile_puts_no_other_tree_in_its_place(nights: Nights, ex
 
 
 def image(vault: Path, day: str, tree: str, **files: str) -> Path:
-    """Of dirvish, as it says that it was a success."""
+    """Makes an image of dirvish that is recorded as a success."""
     (vault / "dirvish").mkdir(parents=True, exist_ok=True)
     folder = vault / day
     (folder / "tree").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What differs between two trees of an old history is copied as it is there; rsync and find are the truth."""
+"""Differences between two trees of an old history are copied exactly; compared with rsync and find."""
 
 import os
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def nights(make_btrfs: Callable[..., Path]) -> Nights:
 
 
 def test_what_a_later_tree_brings_has_all_its_attributes(nights: Nights, ext4: Path) -> None:
-    """It is copied into a copy of the tree before: into folders with default ACLs, over names of another kind."""
+    """It is copied into a copy of the tree before: into folders with default ACLs, over names of another type."""
 
     def fill(source: Path, number: int) -> None:
         shared = source / "shared"
@@ -69,7 +69,9 @@ def test_what_a_later_tree_brings_has_all_its_attributes(nights: Nights, ext4: P
 @pytest.mark.parametrize("delta", [False, True])
 @pytest.mark.parametrize("same", [FileMatch.SIZE_AND_TIME, FileMatch.CONTENT])
 def test_what_another_import_has_made_becomes_what_the_tree_is(nights: Nights, ext4: Path, same: FileMatch, delta: bool) -> None:
-    """Over all that a tree can hold: names of other kinds, with other attributes, too many, too few, of the same size and time."""
+    """Over everything that a tree can contain: names of other types, with other attributes, too many, too few, of the same size and
+    time.
+    """
     tree, copy = ext4 / "tree", nights.top / "copy"
     everything(tree / "all")
     (tree / "large").write_bytes(os.urandom(1 << 20))
@@ -117,7 +119,7 @@ def test_what_another_import_has_made_becomes_what_the_tree_is(nights: Nights, e
 
 
 def test_of_the_tree_before_only_the_folders_are_read_that_are_not_as_they_were(tmp_path: Path) -> None:
-    """The unchanged folders are known from the scan of the earlier tree: here their files were deleted since."""
+    """The unchanged folders are known from the scan of the earlier tree: here their files were deleted since then."""
     first, second = tmp_path / "1", tmp_path / "2"
     for folder in ("same", "same/deep", "other", "touched"):
         (first / folder).mkdir(parents=True)
@@ -146,7 +148,7 @@ def test_a_digest_is_found_among_those_that_begin_like_it() -> None:
 
 @pytest.mark.parametrize("delta", [False, True])
 def test_what_cannot_be_read_of_the_backup_before_is_made_anew(make_btrfs: Callable[..., Path], ext4: Path, delta: bool) -> None:
-    """Else one bad sector of the pool would end each import into the host."""
+    """Otherwise one bad sector of the pool would end each import into the host."""
     top, tree = make_btrfs(size="300M", mkfs=("-d", "single")), ext4 / "tree"
     tree.mkdir()
     content = os.urandom(300_000)

@@ -1,4 +1,4 @@
-"""Histories on filesystems whose inode numbers do not tell which files are the same: a real one of FUSE, and overlayfs."""
+"""Histories on filesystems whose inode numbers do not identify files: a real one of FUSE, and overlayfs."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -64,7 +64,7 @@ def is_refused(nights: Nights, root: Path, *words: str) -> None:
 def test_files_of_two_layers_with_the_same_inode_number_are_not_taken_for_hard_links(
     nights: Nights, tmp_path: Path, mounts: ExitStack
 ) -> None:
-    """Two files of two filesystems, one listing: one would get the other's content."""
+    """Two files of two filesystems in one listing: otherwise one would get the other's content."""
     is_refused(nights, overlay(mounts, tmp_path, "xino=off"), "another filesystem than its folder", "overlay")
 
 
@@ -80,7 +80,7 @@ def test_an_overlay_whose_numbers_tell_the_layers_apart_is_imported(nights: Nigh
 def test_an_overlay_of_several_subvolumes_is_refused_for_each_has_the_same_numbers(
     nights: Nights, make_btrfs: Callable[..., Path], tmp_path: Path, mounts: ExitStack
 ) -> None:
-    """overlayfs takes them for one filesystem. A file of the second day would get the content of the first day's."""
+    """overlayfs treats them as one filesystem. A file of the second day would get the content of the first day's."""
     disk, shown = make_btrfs(size="300M"), tmp_path / "dated"
     for name in ("one", "the:other", "top"):
         work("btrfs", "subvolume", "create", disk / name)
@@ -110,7 +110,7 @@ def test_an_overlay_of_several_subvolumes_is_refused_for_each_has_the_same_numbe
 
 @pytest.mark.skipif(bool(nbd.why_not()), reason=f"left out: a filesystem of FUSE ({nbd.why_not()})")
 def test_fuse_without_inode_numbers_is_said_to_be_that(nights: Nights, tmp_path: Path, mounts: ExitStack) -> None:
-    """libfuse gives all names the same number in a listing, and one that it has made up when they are looked at."""
+    """libfuse gives all names the same number in a listing, and an invented one when they are read."""
     tree = tmp_path / "dated" / "2026-03-01"
     tree.mkdir(parents=True)
     words = ("nbdfuse", f"{tree}/", "--command", "nbdkit", "-s", "memory", "64K")

@@ -1,4 +1,4 @@
-"""What an import makes of its own remains and of a night's, and with too few threads."""
+"""An import with remains of an import or of a night, and with too few threads."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def unlike(ext4: Path, *, days: int) -> tuple[Path, Path]:
 
 
 def test_a_first_copy_that_a_night_has_begun_of_the_tree_s_path_is_not_taken_for_the_import_s(nights: Nights, ext4: Path) -> None:
-    """Without exclude patterns the host has the settings of an import."""
+    """Without exclude patterns the host has the same settings as an import."""
     vault, source = unlike(ext4, days=1)
     (source / "large").write_bytes(os.urandom(8 << 20))
     nights.settings("backup", exclude=[])
@@ -116,7 +116,7 @@ def test_what_a_killed_import_left_is_its_own_and_a_night_does_not_go_on_with_it
 
 @pytest.mark.parametrize("text", ["", "{", None])
 def test_what_a_power_cut_left_of_an_import_is_begun_anew(nights: Nights, ext4: Path, text: str | None) -> None:
-    """The record is empty, broken off, or was never there; a night would discard that as well."""
+    """The record is empty, truncated, or was never written; a night would discard that backup as well."""
     place = dated(ext4, 3, one_file)
     killed(nights, "after", "backup named", "import", "tree", str(place), "--host", "attic")
     killed(nights, "before", "filesystem synced", "import", "tree", str(place), "--host", "attic")
@@ -138,7 +138,7 @@ _RENAMES = "import os, sys; os.chdir(sys.argv[1])\nwhile True: os.rename('mine',
 
 @contextmanager
 def never_at_rest(folder: Path) -> Iterator[None]:
-    """A user gives new names to a file all the time."""
+    """Lets a user rename a file all the time."""
     (folder / "mine").write_text("x")
     process = subprocess.Popen([sys.executable, "-c", _RENAMES, folder])
     try:
@@ -158,7 +158,7 @@ def many_at_home(source: Path, number: int) -> None:
 
 @pytest.mark.parametrize("busy", [1, 2, 3])
 def test_a_tree_that_is_never_at_rest_is_given_up_and_the_others_are_imported(nights: Nights, ext4: Path, busy: int) -> None:
-    """The owner of a folder in the old history must not block the import of the rest."""
+    """The owner of a folder in the old history must not block the import of the other trees."""
     root = dated(ext4, 3, many_at_home)
     trees = {f"2026-03-0{day}T000000Z": root / f"2026-03-0{day}" for day in (1, 2, 3)}
     moved = f"2026-03-0{busy}T000000Z"
@@ -193,7 +193,9 @@ def test_what_is_given_up_is_said_with_what_to_do_next(nights: Nights, ext4: Pat
 def test_a_file_that_is_changed_in_all_trees_meanwhile_is_seen_and_comes_with_a_backup_made_again(
     nights: Nights, ext4: Path
 ) -> None:
-    """Its inode is that of the tree before, so it is not read again: the backups have what it was when the first was made."""
+    """Its inode is that of the tree before, so it is not read again: the backups have its content from the time of the
+    first one.
+    """
 
     def fill(source: Path, number: int) -> None:
         (source / f"file {number}").write_bytes(os.urandom(5000))
@@ -221,7 +223,7 @@ def test_a_file_that_is_changed_in_all_trees_meanwhile_is_seen_and_comes_with_a_
 
 
 def test_what_is_imported_again_after_it_was_deleted_by_hand_has_not_expired(nights: Nights, ext4: Path) -> None:
-    """Not all who have deleted a backup wait for its grace to end. The new one has the old one's name."""
+    """An administrator may import again before the grace period ends. The new backup has the old one's name."""
     root = dated(ext4, 3, one_file)
     words = ("tree", root, "--host", "web1", "--verify", "none")
     imported(nights, *words)

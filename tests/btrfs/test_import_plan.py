@@ -1,4 +1,4 @@
-"""What `backupd import` shows before and while it copies: a dry run, a configuration, how far it is."""
+"""The output of `backupd import` before and while it copies: a dry run, a configuration, the progress."""
 
 import os
 import sys

@@ -78,7 +78,7 @@ class Source:
                 Path(os.fsdecode(path)).write_bytes(self.chance.choice((bytes(size), self.chance.randbytes(size))))
 
     def change(self, _: bytes) -> None:
-        """In place: its hard links change too."""
+        """Changes a file in place: its hard links change too."""
         if files := [other for other in self.others() if stat.S_ISREG(os.lstat(other).st_mode)]:
             with open(self.chance.choice(files), "r+b") as file:
                 file.seek(self.chance.randrange(200_000))
@@ -131,7 +131,7 @@ def _deceive(tree: Path, chance: random.Random) -> None:
 
 
 def imported_with_kills(nights: Nights, root: Path, running: Callable[..., Any], chance: random.Random, kills: int) -> int:
-    """The number of attempts that it killed; the last attempt has to finish."""
+    """Imports; returns the number of killed attempts. The last attempt has to finish."""
     died = 0
     for left in reversed(range(kills + 1)):
         words = ["import", "tree", str(root), "--host", "old1", "--verify", "none", *chance.choice(((), ("--delta",)))]

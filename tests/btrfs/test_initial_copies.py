@@ -93,7 +93,9 @@ def test_the_first_server_keeps_what_was_seeded_until_it_is_fetched(two: TwoPool
 
 
 def test_a_disk_that_is_on_its_way_does_not_lose_its_backup_to_a_fetch_or_to_another_disk(two: TwoPools, disk: Path) -> None:
-    """At the same time the second server fetches another host, and the same host is written to a second disk. Either may arrive."""
+    """At the same time the second server fetches another host, and the same host is written to a second disk. Either disk may
+    arrive.
+    """
     db = two.first.source / "db"
     db.mkdir()
     two.first.host("db", db)

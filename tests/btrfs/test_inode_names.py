@@ -1,4 +1,4 @@
-"""Paths of many inodes of a subvolume, looked up together, beside what `find` says."""
+"""Paths of many inodes of a subvolume, looked up together, compared with `find`."""
 
 import os
 from collections import defaultdict
@@ -65,7 +65,7 @@ def test_many_inodes_have_the_paths_that_find_tells(shared_btrfs: Path) -> None:
 
 
 def test_snapshots_that_differ_in_a_name_have_each_its_own(shared_btrfs: Path) -> None:
-    """Asked one after the other for the same inodes, where all is alike, or one name, or the folder above."""
+    """Successive requests for the same inodes, where everything is equal, or one name differs, or the folder above."""
     first, alike, renamed, moved, linked = (shared_btrfs / f"s{number}" for number in range(5))
     work("btrfs", "subvolume", "create", first)
     (first / "data/srv/far").mkdir(parents=True)

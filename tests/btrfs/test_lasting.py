@@ -1,4 +1,4 @@
-"""What lasts is another event than that of one night: the same unreadable path, or an empty folder, three nights running."""
+"""A lasting problem differs from that of one night: the same unreadable path, or an empty folder, in three successive nights."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What `log` and `list` say of a run that was killed, before the next one has cleared up behind it and afterwards."""
+"""The output of `log` and `list` about a run that was killed, before the next one has cleaned up and afterwards."""
 
 import json
 import subprocess

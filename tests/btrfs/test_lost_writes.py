@@ -1,4 +1,4 @@
-"""A disk that does not take data, under a filesystem that stays writable: nothing that was written then is believed."""
+"""A disk that loses writes, under a filesystem that stays writable: no data written then counts as stored."""
 
 import os
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def failing(disk: FailingDisk, tree: Path) -> Nights:
 
 
 def lost(nights: Nights, disk: FailingDisk, *names: str) -> dict[str, str]:
-    """Runs hosts whose data the disk does not store; the result of each."""
+    """Runs hosts whose data the disk does not store; returns the result of each."""
     disk.fail()
     answer = nights.run(*names, status=1)
     assert disk.failed_writes() > 0
@@ -141,7 +141,7 @@ def test_a_filesystem_that_has_become_read_only_took_nothing(btrfs_mount: Path) 
 
 
 def test_notes_that_the_disk_did_not_take_replace_none(disk: FailingDisk) -> None:
-    """With those of fifty backups the file is too large to lie in the metadata."""
+    """With the notes of fifty backups, the file is too large to be stored in the metadata."""
     pool = Expiries(disk.point)
     pool.history("web", count=50)
     pool.settings("retention", daily=50)
@@ -175,7 +175,7 @@ def test_a_restore_whose_data_the_disk_did_not_take_fails(nights: Nights, disk: 
 
 
 def whole(folder: Path, as_in: Path) -> list[str]:
-    """Files of `as_in` that a folder, read from the disk, has with the same content."""
+    """Returns the files of `as_in` that a folder, read from the disk, has with the same content."""
     return [path.name for path in as_in.iterdir() if (folder / path.name).is_file() and same(folder / path.name, path)]
 
 
@@ -189,7 +189,7 @@ def same(path: Path, other: Path) -> bool:
 def test_a_restore_fails_when_a_disk_that_is_mounted_below_the_destination_did_not_take_its_part(
     nights: Nights, disk: FailingDisk, tree: Path, tmp_path: Path
 ) -> None:
-    """As with --to /, and /srv on a disk of its own."""
+    """As with --to /, and /srv on a separate disk."""
     fill(tree)
     nights.host("web", tree)
     nights.run("web")

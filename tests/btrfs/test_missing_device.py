@@ -19,7 +19,7 @@ FILES = 800
 
 
 def take_away_one(top: Path, *spoilt: int) -> None:
-    """Mounts it `degraded` without its second device; writes over the copies that the first one has of these tree blocks."""
+    """Mounts it `degraded` without its second device; overwrites the first one's copies of these tree blocks."""
     first, second = btrfs.devices_of(top)
     places = [place_on(first, block) for block in spoilt]
     btrfs.unmount(top)
@@ -78,7 +78,7 @@ def test_copies_proofs_and_restores_work_without_a_device_and_a_balance_says_why
 
 
 def test_damage_whose_other_copy_is_missing_costs_no_more_than_the_backup_that_has_it(make_btrfs: Callable[..., Path]) -> None:
-    """Its deletion would make the pool read-only; its copy does not come; the host is complete from an older base."""
+    """Its deletion would make the pool read-only; its copy cannot be fetched; the host is complete from an older base."""
     two = TwoPools(make_btrfs(**MIRRORED), make_btrfs(size="300M"))
     first = two.first
     for day in (1, 2, 3):

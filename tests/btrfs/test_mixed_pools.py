@@ -1,4 +1,4 @@
-"""Pools that have hosts of their own and copies of another's, in both directions, and what changes places between them."""
+"""Pools with their own hosts and copies of another pool's, in both directions, and hosts that change sides."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def own(nights: Nights, host: str) -> None:
 
 @pytest.fixture
 def both(make_btrfs: Callable[..., Path]) -> TwoPools:
-    """The first pool has web1 and alone1, the second one has db1; each fetches from the other, the second one web1 alone."""
+    """The first pool has web1 and alone1, the second one db1; each fetches from the other, the second one only web1."""
     made = TwoPools(make_btrfs(), make_btrfs(), hosts=["web*"])
     made.night("2026-03-01T22:00:00Z", "a")
     own(made.first, "alone1")
@@ -36,7 +36,7 @@ def both(make_btrfs: Callable[..., Path]) -> TwoPools:
 
 
 def copies(nights: Nights) -> dict[str, str]:
-    """The hosts that the pool itself calls copies, with their replicas."""
+    """Returns the hosts that the pool itself lists as copies, with their replicas."""
     text = {path.parent.name: json.loads(path.read_text()).get("replica") for path in nights.pool.glob("hosts/*/notes.json")}
     return {host: mark["name"] for host, mark in text.items() if mark}
 

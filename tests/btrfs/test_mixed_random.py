@@ -26,7 +26,7 @@ _NONE = "-"
 
 @dataclass(slots=True)
 class Machine:
-    """A machine that is backed up. `truth`: a folder with what it had when a backup of it was made, by the backup's UUID."""
+    """A machine that is backed up. `truth`: a folder with its content when a backup of it was made, by the backup's UUID."""
 
     source: Path
     chance: random.Random
@@ -38,7 +38,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class FoundBackup:
-    """A backup in a pool, as btrfs has it."""
+    """A backup in a pool, as btrfs lists it."""
 
     path: Path
     id: int
@@ -88,7 +88,7 @@ class History:
     # --- what happens
 
     def command(self, server: str, *words: str, status: tuple[int, ...] = (0,)) -> Any:
-        """Runs it by the server's clock, and checks all pools afterwards."""
+        """Runs it with the server's clock, and checks all pools afterwards."""
         now = self.now + self.ahead[server]
         done = self.servers[server].backupd(*words, "--now", now.strftime("%Y-%m-%dT%H:%M:%SZ"), check=False)
         self.history.append(f"{now:%m-%dT%H:%M} {server}: {' '.join(words)}: {done.returncode}")
@@ -184,7 +184,7 @@ class History:
         self.command(self.chance.choice(list(_LINKS)), "expire", "--json", status=(0, 1))
 
     def clock(self) -> None:
-        """Days go by; or one server's clock goes wrong, or right again."""
+        """Lets days pass; or makes one server's clock wrong, or right again."""
         if self.chance.random() < 0.5:
             self.now += timedelta(days=self.chance.choice((1, 3, 8)))
         else:
@@ -202,12 +202,14 @@ class History:
         return [backup for line in lines if (backup := _backup_of_line(pool, line))]
 
     def machine(self, server: str, host: str) -> str:
-        """Whose backups lie in that host's folder: of one machine alone."""
+        """Returns the only machine whose backups are in that host's folder."""
         (output,) = {self.truth[backup.content][0] for backup in self.backups_of(server) if backup.host == host}
         return output
 
     def check_pools(self) -> None:
-        """Every backup in every pool is what its machine had; no folder has those of two machines, and nothing is half there."""
+        """Requires that every backup in every pool has its machine's content, no folder has backups of two machines, and nothing is
+        incomplete.
+        """
         for server, nights in self.servers.items():
             backups = self.backups_of(server)
             for found_backup in backups:
@@ -227,7 +229,7 @@ class History:
             assert not lost, f"{self}\n{server}: a held backup is gone: {lost}"
 
     def _keep(self, server: str, backup: FoundBackup) -> None:
-        """It was made just now: this is what its machine has."""
+        """Records the present content of the machine for a backup that was just made."""
         machine = self.own.get((server, backup.host))
         assert machine, f"{self}\n{server}: {backup.path} is of nobody"
         truth = self.top / f"truth-{len(self.truth)}"
@@ -235,7 +237,7 @@ class History:
         self.truth[backup.content] = machine, truth
 
     def settle(self) -> None:
-        """Every pool fetches; each missing backup has a reported reason."""
+        """Lets every pool fetch; each missing backup has a reported reason."""
         for _ in range(2):
             for server in _LINKS:
                 for source in _LINKS[server]:
@@ -245,7 +247,9 @@ class History:
                             self._require_reasons(server, source, {failure["host"] for failure in row["failed"]})
 
     def _require_reasons(self, server: str, source: str, failed: set[str]) -> None:
-        """The newest backup of each copy is here, except with a reported reason, a time in the future, or if not wanted."""
+        """Requires that the newest backup of each copy is here, except with a reported reason, a time in the future, or if not
+        wanted.
+        """
         latest = (self.now + self.ahead[server]).strftime("%Y-%m-%dT%H%M%SZ")
         for path in (self.servers[server].pool / "hosts").glob("*/notes.json"):
             mark, host = json.loads(path.read_text()).get("replica"), path.parent.name
@@ -286,7 +290,7 @@ def test_a_random_history_of_several_servers(make_btrfs: Callable[..., Path], se
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("seed", range(2, 10))
 def test_long_random_histories_of_several_servers(make_btrfs: Callable[..., Path], seed: int) -> None:
-    """What needs many steps: hosts that were promoted, demoted and renamed in several pools, and expired in between."""
+    """Cases that need many steps: hosts that were promoted, demoted and renamed in several pools, and expired in between."""
     _live(make_btrfs, seed, 80)
 
 

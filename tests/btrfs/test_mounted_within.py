@@ -1,4 +1,4 @@
-"""A backup in which something is mounted: a folder for repairs, or what a chroot needs."""
+"""A backup in which a filesystem is mounted: a folder for repairs, or the mounts of a chroot."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Mounts, the option that an expiry may change, and bytes written; the truth is /proc as a plain text, findmnt and diskstats."""
+"""Mounts, the option that an expiry may change, and bytes written; compared with /proc as plain text, findmnt and diskstats."""
 
 import errno
 import importlib
@@ -26,7 +26,7 @@ GIVEN = "nosuid,nodev,noatime,compress=zstd:3,commit=77,space_cache=v2,discard=a
 
 
 def lines(point: Path) -> list[str]:
-    """The lines of mountinfo that are of this bed, as they are."""
+    """Returns the lines of mountinfo about this bed, unchanged."""
     text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     return [line for line in text.splitlines() if str(point.parent) in line]
 
@@ -42,7 +42,7 @@ def without_word(line: str) -> str:
 
 @pytest.fixture
 def bound(make_btrfs: Callable[..., Path]) -> Iterator[tuple[Path, Path]]:
-    """A btrfs mounted with many options, and a bind mount of a folder in it with quite other ones."""
+    """A btrfs mounted with many options, and a bind mount of a folder in it with very different ones."""
     point = make_btrfs(size="512M", options=GIVEN)
     (point / "folder").mkdir()
     other = point.parent / "other"
@@ -95,7 +95,7 @@ FLAGS = [
 
 @pytest.mark.parametrize("flags", FLAGS)
 def test_a_remount_keeps_each_flag_that_there_is(make_btrfs: Callable[..., Path], flags: str) -> None:
-    """For kernels without fspick: mount(2) has to be given all of them."""
+    """For kernels without fspick: all flags must be passed to mount(2)."""
     point = make_btrfs(size="256M")
     if work("mount", "-o", f"remount,nossd,{flags}", point, check=False).returncode:
         pytest.skip(f"mount does not know {flags}")
@@ -241,7 +241,7 @@ def test_a_symlink_is_followed_to_its_mount(bound: tuple[Path, Path]) -> None:
 
 
 def diskstats(devices: list[str]) -> int:
-    """Bytes written by /proc/diskstats: the tenth column counts sectors of 512."""
+    """Returns the written bytes from /proc/diskstats: the tenth column counts sectors of 512."""
     rows = [line.split() for line in Path("/proc/diskstats").read_text().splitlines()]
     return sum(int(row[9]) * 512 for row in rows if f"/dev/{row[2]}" in devices)
 
@@ -276,7 +276,7 @@ def test_what_is_no_btrfs_has_no_devices_of_one(tmp_path: Path) -> None:
 
 
 def test_in_a_chroot_whose_root_is_no_mount_point_nothing_is_known_to_be_the_machines(tmp_path: Path) -> None:
-    """Such as a rescue system may make. /proc/self/mountinfo has no line there for entries beside the mounts."""
+    """As a rescue system may have it. /proc/self/mountinfo has no line there for entries beside the mounts."""
     folders = {Path("/usr"), Path("/proc"), TOP, Path(sys.prefix)}
     for link in ("bin", "lib", "lib64"):
         (tmp_path / link).symlink_to(f"usr/{link}")
@@ -291,7 +291,7 @@ def test_in_a_chroot_whose_root_is_no_mount_point_nothing_is_known_to_be_the_mac
 
 
 def test_what_is_unmounted_on_the_machine_during_a_drill_is_not_kept_in_use_by_it(tmp_path: Path) -> None:
-    """A disk that its administrator unmounts and takes away would lose data. The machine shares its mounts, as under systemd."""
+    """A disk that its administrator unmounts and removes would lose data. The machine shares its mounts, as under systemd."""
     disk, root = tmp_path / "disk", tmp_path / "root"
     for folder in (disk, root):
         folder.mkdir()

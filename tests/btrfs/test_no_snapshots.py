@@ -32,7 +32,7 @@ def host(nights: Nights, sshd: Sshd) -> Host:
 
 
 def configured(nights: Nights, sshd: Sshd, snapshots: str, begin: str, end: str = "exit 1", more: str = "", **keys: Any) -> Path:
-    """`more`: further cases of the script."""
+    """Configures the host. `more`: further cases of the script."""
     script = nights.top / "key-command"
     cases = f'"btrkeep-source begin"*) {begin} ;;\n"btrkeep-source end"*) {end} ;;\n{more}*) exec rrsync -ro / ;;'
     script.write_text(f'#!/bin/bash\ncase "$SSH_ORIGINAL_COMMAND" in\n{cases}\nesac\n')
@@ -148,7 +148,7 @@ def test_an_invalid_answer_to_the_end_is_a_warning(nights: Nights, host: Host, e
 
 
 def test_a_session_that_the_host_has_lost_is_begun_again(nights: Nights, host: Host) -> None:
-    """As after a restart of the host: the first rsync is told that the session is gone."""
+    """As after a restart of the host: the first rsync gets the answer that the session does not exist."""
     folder, mark = nights.source / "www", nights.top / "lost"
     host("auto", f"echo '{answer(folder)}'", f"""echo '{json.dumps({"format": 1, "removed": 1, "full": []})}'""", attempts=3)
     begun = nights.top / "begun"
@@ -170,7 +170,7 @@ def test_a_session_that_the_host_has_lost_is_begun_again(nights: Nights, host: H
 def test_the_alarm_of_the_third_night_has_a_command_that_leads_to_the_reason_or_ends_it(
     shared_btrfs: Path, sshd: Sshd, kind: str
 ) -> None:
-    """The command is typed in the state in which it is advised. `check --connect` shows nothing of a snapshot that becomes full."""
+    """The command is run in the state for which it is recommended. `check --connect` does not show that a snapshot becomes full."""
     nights = Nights(shared_btrfs, "--rehearsal")
     folder = nights.source / "www"
     taken = [{"mount": str(folder), "method": "lvm", "taken": "2026-11-30T09:24:00.000Z"}]

@@ -48,7 +48,7 @@ def test_backups_are_verified_and_expire_although_the_output_is_not_read(make_bt
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_a_run_whose_output_is_closed_makes_its_backup(make_btrfs: Callable[..., Path], tree: Path, closed: str) -> None:
-    """As some cron jobs and daemons begin their programs."""
+    """As some cron jobs and daemons start programs."""
     nights = Nights(make_btrfs(size="300M"), "--rehearsal")
     nights.host("web", tree)
     work("sh", "-c", f"{shlex.join([*BACKUPD, '--config', str(nights.config), 'run', 'web'])} {closed}", cwd=TOP)

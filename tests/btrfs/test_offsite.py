@@ -71,7 +71,7 @@ class Offsite:
         return work("restic", "--repo", self.repository, "--password-file", self.password, "--no-cache", *words).stdout
 
     def listed_by_restic(self) -> list[tuple[str, str, list[str]]]:
-        """Host, time and paths of what plain restic lists."""
+        """Returns host, time and paths from plain restic's list."""
         answer = json.loads(self.restic("snapshots", "--json")) or []
         return [(row["hostname"], row["time"], row["paths"]) for row in answer]
 
@@ -310,7 +310,7 @@ def test_check_reads_back_and_finds_what_is_damaged_there(far: Offsite) -> None:
 
 @contextmanager
 def append_only(folder: Path, password: str) -> Iterator[str]:
-    """`rclone serve restic --append-only`, which lets nothing be deleted but locks; the URL."""
+    """Starts `rclone serve restic --append-only`, which permits only the deletion of locks; yields the URL."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -392,7 +392,7 @@ def test_what_restic_could_not_read_whole_does_not_count(far: Offsite) -> None:
 
 @pytest.mark.long
 def test_a_retention_with_a_key_that_cannot_delete_is_told(far: Offsite) -> None:
-    """restic tries ten times, for most of a minute."""
+    """restic tries ten times, which takes most of a minute."""
     (far.night.source / "a").write_text("first\n")
     with append_only_repository(far):
         for day in (1, 2):

@@ -27,7 +27,7 @@ __all__ = ["far"]
 
 
 def instead(far: Offsite, script: str) -> dict[str, str]:
-    """A restic of our own in front of the real one, as lines for the shell; "$REAL" is the real one. The environment for it."""
+    """Puts our own restic in front of the real one, as shell lines; "$REAL" is the real one. Returns its environment."""
     folder = far.repository / "bin"  # the cell sees it
     folder.mkdir(exist_ok=True)
     real = work("which", "restic").stdout.strip()
@@ -278,7 +278,7 @@ def test_a_name_that_is_hostile_is_printed_as_text(far: Offsite) -> None:
 
 
 def test_a_backup_that_restic_cannot_read_is_not_sent_for_ever(far: Offsite) -> None:
-    """Each try leaves a snapshot there, which a key that can only add cannot remove, and the timer comes each hour."""
+    """Each attempt leaves a snapshot there, which a key that can only append cannot remove, and the timer runs each hour."""
     source = damaged_backup(far)
     for hour in range(5):
         answer = far.run("--now", f"2026-03-02T0{hour}:00:00Z", status=1)

@@ -1,4 +1,4 @@
-"""A repository in which two machines had the same name in turn: plain restic lists the snapshots left of each."""
+"""A repository in which two machines had the same name one after the other: plain restic lists the remaining snapshots of each."""
 
 import fcntl
 import json
@@ -43,12 +43,12 @@ def far(make_btrfs: Callable[..., Path]) -> Iterator[Offsite]:
 
 
 def left(far: Offsite) -> list[tuple[str, str]]:
-    """The name and the day of each snapshot that plain restic lists."""
+    """Returns the name and the day of each snapshot that plain restic lists."""
     return sorted((host, time[:10]) for host, time, _ in far.listed_by_restic())
 
 
 def another_machine(far: Offsite, days: tuple[int, ...]) -> None:
-    """One that is called web1 too, with backups of these days, each of which is sent."""
+    """Makes another machine called web1, with backups of these days, each of which is sent."""
     source = far.night.top / "another"
     source.mkdir()
     (source / "file").write_text("of the new machine")
@@ -96,7 +96,7 @@ def test_a_machine_that_has_the_name_of_a_forgotten_one_takes_nothing_of_its_awa
 
 
 def test_a_copy_of_the_former_machine_is_none_of_the_new_one(far: Offsite) -> None:
-    """Before anything of the new one is sent, its newest backup there is not that of the former."""
+    """Before any backup of the new machine is sent, its newest backup there is not that of the former."""
     far.night.backupd("rename", "web1", "old1", "--yes")
     far.night.tables["host"].pop("web1")
     source = far.night.top / "another"
@@ -118,7 +118,7 @@ def without_machines(far: Offsite) -> str:
 
 
 def test_what_was_sent_without_an_id_is_of_the_host_whose_backup_it_is(far: Offsite) -> None:
-    """If the pool still has that backup, there is proof; snapshots without proof are never removed, and do not count."""
+    """If the pool still has that backup, this is proof; snapshots without proof are never removed, and do not count."""
     machine = without_machines(far)
     assert left(far) == [("web1", "2026-03-02"), ("web1", "2026-03-03")]
     work("btrfs", "subvolume", "delete", far.night.pool / "hosts/web1" / far.night.names("web1")[1])
@@ -163,7 +163,7 @@ def test_a_tag_that_was_killed_leaves_no_snapshot_twice(far: Offsite) -> None:
 
 @contextmanager
 def at_work(far: Offsite, host: str) -> Iterator[None]:
-    """Another command works on the host at the same time."""
+    """Lets another command work on the host at the same time."""
     with (far.night.pool / f".btrkeep/locks/host-{host}").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

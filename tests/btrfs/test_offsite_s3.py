@@ -1,4 +1,4 @@
-"""Offsite copies in an S3 endpoint that runs here, also with object lock, whose versions cannot be deleted. The long forms."""
+"""Offsite copies in a local S3 endpoint, also with object lock, whose versions cannot be deleted. The long forms."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def s3(folder: Path) -> Iterator[str]:
 
 
 def credentials_of(far: Offsite) -> Path:
-    """The file of them that the service reads."""
+    """Writes the file of credentials that the service reads."""
     return far.secret("environment", "".join(f"{name}={value}\n" for name, value in CREDENTIALS.items()))
 
 
@@ -116,7 +116,7 @@ for one in s3.list_object_versions(Bucket="copies")["Versions"]:
 
 
 def renewing() -> str:
-    """The lines of docs/offsite.rst that renew the locks."""
+    """Returns the lines of docs/offsite.rst that renew the locks."""
     text = (TOP / "docs/offsite.rst").read_text()
     return text[text.index("      until=$(date") :].partition("\n\n")[0]
 

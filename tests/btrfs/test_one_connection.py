@@ -1,4 +1,4 @@
-"""A run logs in once to a host, however many source paths it has, and comes to no harm by that connection."""
+"""A run logs in to a host once, however many source paths it has, and that connection does no harm."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ def logins(sshd: ssh.Sshd) -> int:
 
 
 def folders() -> set[Path]:
-    """The folders of connections that no process has: other tests make connections at the same time."""
+    """Returns the folders of connections without a process: other tests make connections at the same time."""
     made = set(Path("/run").glob("btrkeep-ssh-*"))
     words = b""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
@@ -146,7 +146,7 @@ def test_a_restore_to_a_host_logs_in_once(nights: Nights, sshd: ssh.Sshd, words:
 
 
 def masters(port: int) -> list[int]:
-    """The processes of shared connections to that port."""
+    """Returns the processes of shared connections to that port."""
     pids = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -268,7 +268,7 @@ def strict_sshd(no_leftovers: None) -> Iterator[ssh.Sshd]:
 
 
 def test_many_paths_and_several_hosts_at_an_sshd_of_few_startups_all_become_complete(nights: Nights, strict_sshd: ssh.Sshd) -> None:
-    """Where several log in at the same moment, one that was refused is tried again."""
+    """If several log in at the same moment, a refused login is tried again."""
     sshd, names = strict_sshd, [f"web{number}" for number in range(4)]
     nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
     nights.settings("backup", attempts=5, concurrency=4)

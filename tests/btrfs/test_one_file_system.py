@@ -38,7 +38,7 @@ def subvolume(path: Path, text: str) -> None:
 
 
 def counted(nights: Nights) -> Path:
-    """A file with one line for each connection to a host from now on."""
+    """Returns a file with one line for each connection to a host from now on."""
     log = nights.top / "connections"
     nights.ssh(f"sh -c 'echo >>{log}; exec \"$@\"' sh {Path(__file__).resolve().parents[1] / 'fakessh'}")
     return log
@@ -196,7 +196,9 @@ def test_files_that_were_neither_listed_nor_deleted_are_noticed() -> None:
 
 
 def test_folders_of_which_the_rules_would_use_up_the_memory_are_asked_for_with_all_others() -> None:
-    """Each rule has the whole path of a folder above: those of a host's deep folders would have hundreds of millions of bytes."""
+    """Each rule has the whole path of a folder above it: for the deep folders of a host that would be hundreds of millions of
+    bytes.
+    """
     assert not are_too_many([f"/var/lib/docker/volumes/volume-{number}/_data/cache" for number in range(200)])
     assert are_too_many([f"/{number}{1800 * '/d'}" for number in range(30)])
     assert are_too_many([f"/{number}" for number in range(201)])

@@ -1,4 +1,4 @@
-"""Deleted subvolumes that wait, and the one being dropped; the truth is what btrfs-progs reads from the device."""
+"""Deleted subvolumes that wait, and the one being dropped; compared with btrfs-progs, which reads the device."""
 
 import errno
 import importlib
@@ -52,7 +52,7 @@ def still(make_btrfs: Callable[..., Path]) -> Iterator[cleaner.Still]:
 
 
 def is_dropped(point: Path, subvolume_id: int) -> bool:
-    """Whether it is gone within 20 seconds. One commit may wake the cleaner a moment too early, so there are more."""
+    """Returns True if it is dropped within 20 seconds. One commit may wake the cleaner a moment too early, so there are more."""
     deadline = time.monotonic() + 60
     while not (gone := wait_for(point, subvolume_id, 0.3)) and time.monotonic() < deadline:
         work("btrfs", "filesystem", "sync", point)
@@ -135,7 +135,7 @@ def test_many_orphans_are_read_over_several_buffers(still: cleaner.Still, monkey
 
 
 def test_an_orphan_without_a_root_of_its_own_is_no_subvolume(still: cleaner.Still, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inodes of the free space cache v1 are orphans in the root tree for a millisecond: too short to be met for certain."""
+    """Inodes of the free space cache v1 are orphans in the root tree for a millisecond: too short to observe reliably."""
     point = still()
     [held] = cleaner.diverged(point, 1, files=4)
     [number] = cleaner.ids_of([held])
