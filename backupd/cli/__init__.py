@@ -72,7 +72,7 @@ COMMANDS = {
 
 HIDDEN = {
     "run-job": "backupd.serve.cli.run_job",
-    "answer": "backupd.run.cli.answer",
+    "answer": "backupd.run.cli.called",
     "send-only": "backupd.replicate.cli.send_only",
     "receive-only": "backupd.replicate.cli.replicate:receive_only_command",
 }

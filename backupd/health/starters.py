@@ -49,7 +49,7 @@ def read_schedule(config: Config, calls: str | None, copies: frozenset[str], now
     """Returns which hosts will not be backed up in time. `calls`: the recorded callers in the catalogue; `copies`: the hosts that
     are fetched from another pool.
     """
-    hosts = [host for host in config.hosts.values() if host.enabled and host.name not in copies]
+    hosts = [host for host in config.hosts.values() if host.enabled and not host.calls and host.name not in copies]
     if not hosts:
         return NOTHING_MISSED
     longest = timedelta(seconds=2 * max(host.every for host in hosts)) + timedelta(days=2)

@@ -74,12 +74,19 @@ def _stop_words(run: HostRun) -> str | None:
 class NightRunner:
     """Runs the planned hosts. `stop` and `kill` may be called at any time (from a signal handler of the loop). `wait_for_slot`: no
     host starts while other runs use all slots of the pool or of its group. A host that was stopped in an earlier run because of too
-    little free space leaves its space to the others when they need it, and comes last.
+    little free space leaves its space to the others when they need it, and comes last. `slots`: those that its only host has.
     """
 
-    def __init__(self, context: RunContext, planned: Sequence[PlannedHost], *, wait_for_slot: bool = False) -> None:
+    def __init__(
+        self,
+        context: RunContext,
+        planned: Sequence[PlannedHost],
+        *,
+        wait_for_slot: bool = False,
+        slots: HeldSlots | None = None,
+    ) -> None:
         self.context = context
-        self.wait_for_slot = wait_for_slot
+        self.wait_for_slot, self.slots = wait_for_slot, slots
         self.waiting = [entry for entry in planned if entry.runs]
         self.outside_window = [entry.opens for entry in planned if entry.opens]
         self.replicated = [entry.host.name for entry in planned if entry.is_copy]
@@ -231,7 +238,7 @@ class NightRunner:
                     self._tell(HostResult(host.name, "skipped", f"its window {host.window} closed before a slot was free"))
                     return
                 window_timer = asyncio.create_task(_close(run, host.window, (end - now).total_seconds()))
-            with HeldSlots(self.context.pool.locks, f"backup of {host.name}", format_time(run.started)) as slots:
+            with self.slots or HeldSlots(self.context.pool.locks, f"backup of {host.name}", format_time(run.started)) as slots:
                 run.pause = partial(self._pause, run, slots)
                 if await self._has_slot(run, slots) and await self._has_room(entry, run):
                     self._tell(await run.run())
@@ -269,6 +276,8 @@ class NightRunner:
         """Returns True if the host may start now. In a run with `wait_for_slot` it waits; in any other run it starts although too
         many are running, with a notice.
         """
+        if slots is self.slots:
+            return True
         wanted, name, notice = slots_of(self.context.config, run.host), run.host.name, self.context.sinks.notice
         if not self.wait_for_slot:
             if missing := slots.take(wanted):

@@ -32,6 +32,7 @@ from backupd.rsync.confined import confinement, require_harmless
 from backupd.run.host_order import PlannedHost
 from backupd.run.night import NightRunner
 from backupd.run.run_context import BestEffortCatalogue, HostResult, NightEnded, NightEvent, RunContext
+from backupd.run.slots import HeldSlots
 from btrkeep.backup_states import COMPLETE, Cause, CauseCode
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.config import Config, HostConfig
@@ -71,11 +72,12 @@ def run_hosts(
     sinks: ProgressSinks[NightEvent],
     *,
     waits: bool,
+    slots: HeldSlots | None = None,
 ) -> RunEnd:
     """Runs the hosts returned by `planned`, which is called under the night's lock after the catalogue was updated, because the
     pool decides what is due. Raises OperatorError.
 
-    `names`: the requested hosts, None for a night.
+    `names`: the requested hosts, None for a night. `slots`: those that the only host has already.
     """
     night = names is None
     with ExitStack() as held:
@@ -106,7 +108,7 @@ def run_hosts(
             night=night,
             confinement=confinement(opened.config),
         )
-        runner = NightRunner(run, planned(), wait_for_slot=waits)
+        runner = NightRunner(run, planned(), wait_for_slot=waits, slots=slots)
         report.begin(run)
         if night and runner.waiting:
             note_caller(opened, ledger)

@@ -2280,9 +2280,11 @@ CALL_OPTIONS = (
     "ServerAliveCountMax=6", "ControlMaster=no", "ControlPath=none", "ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no",
     "Tunnel=no", "PermitLocalCommand=no", "RemoteCommand=none", "RequestTTY=no", "Compression=no",
 )  # fmt: skip
-CALLED_OPTIONS = ("PasswordAuthentication=no", "KbdInteractiveAuthentication=no", "ChallengeResponseAuthentication=no")
-"""Of the sshd that a server reaches: only keys log in, else a server could guess passwords where no port is open. The last one is
-needed before OpenSSH 8.7."""
+CALLED_OPTIONS = (
+    "PasswordAuthentication=no", "KbdInteractiveAuthentication=no", "ChallengeResponseAuthentication=no", "LoginGraceTime=0",
+)  # fmt: skip
+"""Of the sshd that a server reaches: only keys log in, else a server could guess passwords where no port is open. The third one is
+needed before OpenSSH 8.7. The last one, because a server may read for minutes what a power cut left, before it logs in."""
 LONGEST_ANSWER = 4096  # bytes
 FLAGS = ("--json", "--scheduled")
 LONGEST_WAIT = 7 * 86400  # seconds until the next call, whatever the server says
@@ -2310,7 +2312,8 @@ def call(host: Host, server: str, scheduled: bool) -> int:
         ours, theirs = socket.socketpair()
         options = [word for option in CALL_OPTIONS for word in ("-o", option)]
         argv = ["ssh", *host.config.call_ssh, "-i", host.config.call_key, *options, "--", server, "call"]
-        with ours, subprocess.Popen(argv, stdin=theirs.fileno(), stdout=theirs.fileno()) as ssh:
+        own = {name: value for name, value in os.environ.items() if name != "LC_ALL"}  # which ssh may send to the server
+        with ours, subprocess.Popen(argv, stdin=theirs.fileno(), stdout=theirs.fileno(), env=own) as ssh:
             theirs.close()
             try:
                 answer, answered = _call_answer(ours), time.time()

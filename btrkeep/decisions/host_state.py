@@ -82,6 +82,8 @@ def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: 
         state = UNKNOWN
         words = f"it was due before {local_time(until)}, and the runs of that time are not recorded: a run may have failed"
         warnings = (words, *warnings)
+    if host.calls and state in ("late", "never"):
+        warnings = (NOT_CALLED, *warnings)
     return HostStatus(host.name, state, last, age, following, error_words(*status_error(facts)), warnings)
 
 
@@ -92,6 +94,11 @@ def _unrecorded_until(host: HostConfig, facts: HostFacts, zone: ZoneInfo, unknow
     return max((end for end in ends if due_when(facts.last_complete, host.every, host.window, zone, end)[0]), default=None)
 
 
+NOT_CALLED = (
+    "it has not called this server: on the host, `systemctl list-timers 'btrkeep-call@*'` shows when it calls, and "
+    "`btrkeep-source call root@SERVER` calls now"
+)
+"""The warning about a host that calls, and is late."""
 SKIPPED = "the last run skipped it"
 """Start of the warning about that."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.cli import answer
+from backupd.run.cli import answer, called
 from backupd.run.run_context import HostResult
 from backupd.run.run_hosts import RunEnd
 from backupd.source import btrkeep_source as program
@@ -110,3 +110,20 @@ def test_the_servers_log_has_all_that_a_run_reports(logged: list[tuple[int, str]
 def test_what_a_host_says_is_neither_a_line_of_the_log_nor_an_error_of_logging(logged: list[tuple[int, str]]) -> None:
     answer._log(syslog.LOG_ERR, "one\n\x1b[2J\0\udcff")
     assert [text for _, text in logged] == ["one", "\\x1b[2J\\x00\\xff"]
+
+
+def test_only_so_many_calls_are_answered_at_the_same_time(tmp_path: Path) -> None:
+    turns = [called.take_turn(tmp_path / "calls", 3) for _ in range(5)]
+    assert [turn is None for turn in turns] == [False, False, False, True, True]
+    assert turns[1] is not None
+    os.close(turns[1])
+    assert called.take_turn(tmp_path / "calls", 3) is not None
+
+
+def test_the_locale_of_a_host_does_not_reach_the_server() -> None:
+    """sshd accepts LANG and LC_* from the host on Debian; Python reads paths by them."""
+    given = {"PATH": "/usr/bin", "LANG": "C", "LC_CTYPE": "ja_JP.SJIS", "LANGUAGE": "ja", "LC_ALL": "ja_JP.SJIS"}
+    own = called.own_environment(given)
+    assert own == {"PATH": "/usr/bin", "LC_ALL": "C.UTF-8"}
+    assert called.own_environment(own) is None
+    assert called.own_environment({}) == {"LC_ALL": "C.UTF-8"}

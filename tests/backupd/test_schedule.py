@@ -9,11 +9,12 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from backupd.health.start_lines import CommandReader, RunCall, cron_lines, cron_times
-from backupd.health.starters import elapses_of_calendar, read_starts
+from backupd.health.starters import elapses_of_calendar, read_schedule, read_starts
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.settings import PoolSettings
 from btrkeep.config.values import parse_window
 from btrkeep.decisions.schedule import (
+    NOTHING_MISSED,
     ScheduleVerdict,
     Start,
     StartFacts,
@@ -268,6 +269,16 @@ def test_a_user_without_rights_cannot_hide_that_nothing_starts_the_backups(tmp_p
     assert not facts.starts
     assert not facts.starters
     assert "var/spool/cron/root: File too large" in facts.unknown
+
+
+def test_a_host_that_calls_needs_no_timer_of_the_server(tmp_path: Path) -> None:
+    config = Config(
+        Path("/etc/btrkeep/main.toml"),
+        "main",
+        PoolSettings(Path("/srv"), tmp_path, zone=UTC_ZONE),
+        hosts={"laptop7": replace(DAILY, name="laptop7", calls=True)},
+    )
+    assert read_schedule(config, None, frozenset(), NOW) == NOTHING_MISSED
 
 
 def test_the_shipped_timer_starts_hosts_of_every_hour_in_time() -> None:

@@ -1,5 +1,6 @@
 """The state of each host in one word: which one, in which order they are tried, and the sentence for it."""
 
+from dataclasses import replace
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from btrkeep.catalogue import HostFacts
 from btrkeep.config import HostConfig
-from btrkeep.decisions.host_state import STATES, HostStatus, host_status
+from btrkeep.decisions.host_state import NOT_CALLED, STATES, HostStatus, host_status
 from btrkeep.units import local_time
 from tests.backupd.facts import NOTHING, NOW, ago, facts
 
@@ -47,6 +48,15 @@ def status(host_facts: HostFacts | None, host: HostConfig = DAILY) -> HostStatus
 def test_the_state_is_the_first_that_fits(host_facts: HostFacts | None, state: str, error: str | None) -> None:
     result = status(host_facts)
     assert (result.state, result.error) == (state, error)
+
+
+@pytest.mark.parametrize(
+    "host_facts", [None, NOTHING, facts(complete=100), facts(complete=1), facts(complete=100, run=1, outcome="failed")]
+)
+def test_a_host_that_has_not_called_has_what_to_do_on_it(host_facts: HostFacts | None) -> None:
+    result = status(host_facts, replace(DAILY, calls=True))
+    assert (NOT_CALLED in result.warnings) == (result.state in ("late", "never"))
+    assert NOT_CALLED not in status(host_facts).warnings
 
 
 @pytest.mark.parametrize(

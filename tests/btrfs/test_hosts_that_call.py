@@ -4,16 +4,19 @@ import json
 import os
 import shlex
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.beds import TOP
+from backupd.run.cli import called
+from tests.beds import TOP, work
 from tests.beds.nights import Nights
 from tests.beds.source_program import SourceHost
 from tests.beds.ssh import Sshd
@@ -145,7 +148,7 @@ def test_another_machine_that_uses_the_hosts_key_is_not_backed_up(laptop: Laptop
 
 
 def test_a_connection_that_dies_ends_the_run_and_another_call_is_answered_meanwhile_and_afterwards(laptop: Laptop) -> None:
-    (laptop.source / "large").write_bytes(os.urandom(8 << 20))
+    (laptop.source / "large").write_bytes(os.urandom(40 << 20))  # 40 seconds
     laptop.configure(bandwidth="1MB")
     process = subprocess.Popen(laptop.words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     working = laptop.nights.pool / "hosts" / "laptop" / ".working" / "data"
@@ -154,5 +157,46 @@ def test_a_connection_that_dies_ends_the_run_and_another_call_is_answered_meanwh
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     wait_for(lambda: laptop.outcomes()[:1] == ["partial"])
+    assert (working / str(laptop.source)[1:]).is_dir()  # the next call continues it
     laptop.configure()
-    assert "interrupted a moment ago" in laptop.call().stdout
+    assert "interrupted a moment ago; next call in 1" in laptop.call().stdout
+    with closing(sqlite3.connect(laptop.nights.state / "catalogue.sqlite", timeout=60)) as catalogue, catalogue:
+        (started,) = catalogue.execute("SELECT max(started) FROM run").fetchone()
+        earlier = datetime.fromisoformat(started) - timedelta(seconds=1000)
+        catalogue.execute("UPDATE run SET started = ?", (earlier.isoformat().replace("+00:00", "Z"),))
+    assert "next call in" in laptop.call().stdout
+    assert laptop.outcomes()[:1] == ["complete"]
+    assert laptop.nights.differences("laptop", laptop.source) == []
+    assert laptop.left() == []
+    assert not list(Path("/run").glob("btrkeep-call-*"))
+
+
+def test_more_calls_than_the_server_answers_at_the_same_time_are_told_to_call_later(laptop: Laptop) -> None:
+    turns = []
+    while (turn := called.take_turn(Path("/run/btrkeep-calls"), 4)) is not None:
+        turns.append(turn)
+    try:
+        done = laptop.call()
+    finally:
+        for turn in turns:
+            os.close(turn)
+    assert "the server is answering other calls; next call in" in done.stdout
+    assert list((laptop.nights.pool / "hosts").glob("*/2*")) == []
+    assert "no complete backup yet" in laptop.call().stdout
+    assert len(laptop.nights.names("laptop")) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_host_with_btrfs_that_calls_sends_streams(laptop: Laptop, btrfs_mount: Path, count: int) -> None:
+    paths = [btrfs_mount / f"data{number}" for number in range(count)]
+    for path in paths:
+        work("btrfs", "-q", "subvolume", "create", path)
+        (path / "file").write_text("first")
+    keys = {"address": "root@laptop.invalid", "calls": True, "engine": "send", "every": "1s"}
+    laptop.nights.host("laptop", *paths, **keys)
+    laptop.call()
+    (paths[0] / "file").write_text("second")
+    laptop.call()
+    assert laptop.outcomes() == ["complete", "complete"]
+    assert [laptop.nights.data("laptop", path / "file").read_text() for path in paths] == ["second", "first"][:count]
+    assert laptop.nights.record("laptop")["base"] is not None

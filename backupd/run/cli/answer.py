@@ -1,9 +1,7 @@
 """`backupd answer`: the backup of a host that calls; a forced command of ssh."""
 
-import json
 import logging
 import os
-import sys
 import syslog
 import traceback
 from contextlib import ExitStack, suppress
@@ -17,6 +15,7 @@ from backupd.repo.pool_context import open_configured, require_privileges
 from backupd.repo.publish import fetched_hosts
 from backupd.rsync.shared_connection import can_share
 from backupd.run.call_transport import CallTransport
+from backupd.run.cli.called import reply
 from backupd.run.cli.night_view import result_line
 from backupd.run.cli.run import exit_status
 from backupd.run.host_order import AnsweredCall, answer_call
@@ -26,13 +25,12 @@ from backupd.run.slots import HeldSlots, slots_of
 from btrkeep.catalogue import Catalogue, CatalogueUnready
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.due import latest
-from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError
+from btrkeep.errors import Exit, LockHeld, OperatorError
 from btrkeep.pool.locks import read_holder, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.process.progress import Notice, ProgressSinks
 from btrkeep.units import format_time, printable, recorded_time
 
-FORMAT = 1
 _OCCUPIED = timedelta(minutes=10)
 _UNUSABLE = timedelta(hours=1)
 
@@ -46,20 +44,14 @@ class _Later(Exception):
 
 
 @click.command("answer")
-@click.argument("name", metavar="HOST")
+@click.argument("name")
+@click.argument("turn", type=int)
 @pass_context
-def command(ctx: click.Context, name: str) -> int:
-    """Answer a call of HOST: start its backup over this connection if it is due, or tell it when to call again.
+def command(ctx: click.Context, name: str, turn: int) -> int:
+    """Answer a call of a host. `called` starts it.
 
-    It is the forced command for the key of a host that calls (`calls = true`). In authorized_keys of this server:
-
-    \b
-        restrict,command="backupd answer laptop7" ssh-ed25519 AAAA... laptop7
-
-    The host starts it with `btrkeep-source call`. Output of the backup goes to the system's log, not to the host.
+    `turn`: a descriptor that is closed when the backup starts, which has slots instead; -1: none.
     """
-    if sys.stdin.isatty() or sys.stdout.isatty():
-        raise UsageError("answer needs `btrkeep-source call` at the other end, not a terminal", "run that on the host")
     incoming, outgoing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):  # what is printed may be about the server and other hosts
@@ -67,20 +59,20 @@ def command(ctx: click.Context, name: str) -> int:
     os.close(nothing)
     logging.basicConfig(handlers=[_SystemLog()], level=logging.WARNING, force=True)
     try:
-        return _answer(ctx, name, incoming, outgoing)
+        return _answer(ctx, name, incoming, outgoing, turn)
     except _Later as later:
-        _reply(outgoing, later.again, text=later.text)
+        reply(outgoing, later.again, text=later.text)
         return Exit.OK
     except OperatorError as error:
         _log(syslog.LOG_ERR, f"{name}: {error.message}")
-        _reply(outgoing, _UNUSABLE, text="the backup server cannot back up now; its log has the reason")
+        reply(outgoing, _UNUSABLE, text="the backup server cannot back up now; its log has the reason")
         return Exit.ATTENTION
     except BaseException:
         _log(syslog.LOG_ERR, f"{name}: {traceback.format_exc()}")
         raise
 
 
-def _answer(ctx: click.Context, name: str, incoming: int, outgoing: int) -> int:
+def _answer(ctx: click.Context, name: str, incoming: int, outgoing: int, turn: int) -> int:
     config = load_config(ctx)
     host = config.hosts.get(name)
     if host is None or not host.calls or not host.enabled or not can_share(host, config.ssh):
@@ -93,15 +85,18 @@ def _answer(ctx: click.Context, name: str, incoming: int, outgoing: int) -> int:
             held.enter_context(take_lock(pool.locks / f"call-{name}", "backupd answer", format_time(now)))
         except LockHeld:
             raise _Later("another call of this host is being answered", _OCCUPIED) from None
-        answered = _decide(config, pool, host, now)
+        slots = held.enter_context(HeldSlots(pool.locks, f"backup of {name}", format_time(now)))
+        answered = _decide(config, pool, host, now, slots)
         context = held.enter_context(opened(ctx, writes=True, stand_in=True))
         transport = CallTransport(incoming, outgoing)
         held.callback(transport.close)
         calling = transport.host(context.config.hosts[name])
         context = replace(context, config=replace(context.config, hosts={**context.config.hosts, name: calling}))
         entry = replace(answered.entry, host=calling)
-        _reply(outgoing, answered.again, retry=answered.retry, connect=True, text=entry.reason)
-        end = run_hosts(context, lambda: [entry], (name,), ProgressSinks[NightEvent](_log_notice), waits=True)
+        reply(outgoing, answered.again, retry=answered.retry, connect=True, text=entry.reason)
+        if turn >= 0:
+            os.close(turn)
+        end = run_hosts(context, lambda: [entry], (name,), ProgressSinks[NightEvent](_log_notice), waits=True, slots=slots)
     return _log_end(name, end)
 
 
@@ -124,8 +119,8 @@ def _log_end(name: str, end: RunEnd) -> int:
     return status
 
 
-def _decide(config: Config, pool: Pool, host: HostConfig, now: datetime) -> AnsweredCall:
-    """Raises _Later if the backup does not start now. Changes nothing."""
+def _decide(config: Config, pool: Pool, host: HostConfig, now: datetime, slots: HeldSlots) -> AnsweredCall:
+    """Takes the slots for the backup, so that it starts at once. Raises _Later if it does not start now."""
     facts = None
     with suppress(CatalogueUnready), Catalogue.open_readonly(config.pool.state) as catalogue:  # the first run makes one
         if fetched_hosts(pool, catalogue, config.hosts).get(host.name):
@@ -136,22 +131,9 @@ def _decide(config: Config, pool: Pool, host: HostConfig, now: datetime) -> Answ
         raise _Later(answered.entry.reason, answered.again)
     if (holder := read_holder(pool.host_lock(host.name))) and holder.is_alive:
         raise _Later(f"its backups are in use since {recorded_time(holder.since)}", _OCCUPIED)
-    with HeldSlots(pool.locks, "backupd answer", format_time(now)) as slots:
-        if slots.take(slots_of(config, host)):
-            raise _Later("the server is busy with other hosts", _OCCUPIED)
+    if slots.take(slots_of(config, host)):
+        raise _Later("the server is busy with other hosts", _OCCUPIED)
     return answered
-
-
-def _reply(outgoing: int, again: timedelta, *, retry: timedelta | None = None, connect: bool = False, text: str = "") -> None:
-    answer = {
-        "format": FORMAT,
-        "connect": connect,
-        "again": round(again.total_seconds()),
-        "retry": round((retry or again).total_seconds()),
-        "text": text,
-    }
-    with suppress(OSError):  # the host has gone
-        os.write(outgoing, json.dumps(answer).encode() + b"\n")
 
 
 def _log(level: int, text: str) -> None:
