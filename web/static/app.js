@@ -1,4 +1,4 @@
-// Small comforts. Every page works without them.
+// Small improvements. Every page works without them.
 "use strict";
 (() => {
   // A form that was sent is not sent a second time by a second click.
@@ -10,12 +10,12 @@
     setTimeout(() => { delete form.dataset.sent; }, 5000);
   });
 
-  // A choice takes effect at once: <select data-submit>. Its button stays for who has no JavaScript.
+  // A choice takes effect at once: <select data-submit>. Its button is for browsers without JavaScript.
   document.addEventListener("change", (event) => {
     if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
   });
 
-  // A wide table begins where its newest is; browsers that know scroll-initial-target did that already.
+  // Scrolls a wide table to its newest column; browsers with scroll-initial-target did that already.
   for (const newest of document.querySelectorAll(".wide [data-newest]")) {
     const box = newest.closest(".wide");
     box.scrollLeft = newest.offsetLeft + newest.offsetWidth - box.clientWidth;

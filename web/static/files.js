@@ -1,4 +1,4 @@
-// A page that waits for an answer is loaded again when it is there: <section data-wait="/address">. Without scripts it loads itself.
+// Reloads a page that waits for an answer when the answer exists: <section data-wait="/address">. Without scripts it reloads itself.
 "use strict";
 (() => {
   const section = document.querySelector("[data-wait]");

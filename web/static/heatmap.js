@@ -1,4 +1,4 @@
-// What is under the pointer of a heatmap. The page says the same without: its table has every block group.
+// Shows the block groups under the pointer on a heatmap. Without this script, the table of the page has every block group.
 //
 // The map of the picture (heatmap/whole_filesystem.py) is fetched when the user points for the first time. With a mouse a click opens the
 // block group; a finger shows it first. Arrow keys move a square at a time, with Shift sixteen; Enter opens.

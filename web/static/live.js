@@ -1,4 +1,4 @@
-// Parts of a page that are fetched again: <section data-live="/address" data-every="2000">. The page works without.
+// Refreshes parts of a page: <section data-live="/address" data-every="2000">. The page works without this script.
 "use strict";
 (() => {
   const longest = 60000; // ms between two tries while the server does not answer
@@ -37,7 +37,7 @@
     again();
   }
 
-  // What has the focus keeps it, and what was unfolded stays so: both are known by their id.
+  // The focused element keeps the focus, and unfolded details stay unfolded: both are found again by their id.
   function replace(section, text) {
     const fresh = new DOMParser().parseFromString(text, "text/html").body;
     const held = section.contains(document.activeElement) ? document.activeElement : null;

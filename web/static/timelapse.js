@@ -1,4 +1,4 @@
-// Plays the recorded states one after the other, and lets a slider choose. Without it the page has links from one to the next.
+// Plays the recorded states one after the other, and lets a slider choose. Without this script the page has links to the states before and after.
 "use strict";
 (() => {
   const EVERY = 350; // ms
