@@ -1,5 +1,4 @@
-"""Manual changes of which backups are kept: holds, expired backups that are kept again, suspect or altered ones that are accepted.
-Ends holds.
+"""Manual changes of the backups that are kept: sets and ends holds, keeps expired backups again, accepts suspect or altered ones.
 
 Everything is stored in the host's notes.json, which is on disk before the catalogue's row changes; if a command is killed between
 the two, running it again completes both. Callers hold the host's lock.

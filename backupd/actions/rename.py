@@ -1,9 +1,9 @@
 """Renames a host: its folder moves, the backups in it stay unchanged.
 
-Each backup keeps the name under which it was made, so first the host's notes record, on disk, its former names, and what is in
-doubt since a crash is so under both names; then the folder is renamed, which is atomic, and synced; finally the catalogue follows.
-If the command is killed in between, running it again finishes the job. A run in between finds the host under one of the two
-names.
+Each backup keeps the name under which it was made, so first the host's notes record, on disk, its former names, and backups in
+doubt since a crash are in doubt under both names; then the folder is renamed, which is atomic, and synced; finally the catalogue
+follows. If the command is killed in between, running it again finishes the job. A run in between finds the host under one of the
+two names.
 """
 
 import errno

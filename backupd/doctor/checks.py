@@ -215,7 +215,7 @@ def _health(config: Config, pool: Pool) -> Iterator[Finding]:
 
 
 def _starts(schedule: ScheduleVerdict) -> Iterator[Finding]:
-    """Yields what starts runs, if that is sufficient; otherwise the shared verdict has the finding."""
+    """Yields the programs that start the runs, if these are sufficient; otherwise the shared verdict has the finding."""
     if schedule.by_hand:
         yield by_hand(schedule)
     elif schedule.starters and not schedule.missed and not schedule.unknown:

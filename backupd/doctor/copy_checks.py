@@ -171,7 +171,7 @@ def _fetched(config: Config, copies: KnownCopies) -> Iterator[Finding]:
 
 
 def _without_a_copy(config: Config, copies: KnownCopies, offsite: set[str]) -> Iterator[Finding]:
-    """Yields hosts backed up here of which no copy is recorded, if any host has one."""
+    """Yields a note about hosts that are backed up here and have no recorded copy, if other hosts have copies."""
     covered = {host for of in copies.common.values() for host in of} | offsite
     alone = [name for name, host in config.hosts.items() if host.enabled and name not in covered and name not in copies.fetched]
     if (copies.common or config.offsites) and alone:
@@ -181,7 +181,7 @@ def _without_a_copy(config: Config, copies: KnownCopies, offsite: set[str]) -> I
 
 
 def reach_copies(config: Config) -> Iterator[Finding]:
-    """Yields a finding for each other pool: whether it answers, and whether the key permits more there than it should."""
+    """Yields a finding for each other pool: whether it answers, and whether the key permits more commands than it should."""
     for push in config.pushes.values():
         yield from _reach_push(config, push)
     for replica in config.replicas.values():

@@ -318,12 +318,12 @@ _UNREACHED = frozenset({
     ExitCause.HOST_KEY, ExitCause.KEY_REFUSED, ExitCause.NO_SUCH_NAME, ExitCause.REFUSED, ExitCause.NO_ROUTE, ExitCause.SILENT,
     ExitCause.CLOSED, ExitCause.NOT_CONNECTED,
 })  # fmt: skip
-"""No program was started on the host."""
+"""Causes for which no program was started on the host."""
 _OF_THE_HOST = _UNREACHED | {
     ExitCause.NO_RSYNC, ExitCause.NOT_RUNNABLE, ExitCause.SUDO_PASSWORD, ExitCause.SUDO_REFUSED, ExitCause.NO_START,
     ExitCause.WRONG_USAGE,
 }  # fmt: skip
-"""Whatever the path is."""
+"""Causes that are the same for all paths of a host."""
 # A shell prints the same message for a missing program and for a missing interpreter.
 _RRSYNC_DOES_NOT_START = re.compile(r"rrsync: .*(?:not found|cannot execute|bad interpreter|No such file)")
 _NO_PYTHON = "rrsync does not start on the host: install rsync, which contains it, and python3"

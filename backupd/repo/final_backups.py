@@ -47,7 +47,7 @@ def name_meant(text: str) -> str:
 
 
 def is_meant(name: str, beginning: str, zone: tzinfo) -> bool:
-    """True for a backup whose name starts with that. A day or a month is one of the time zone, though names are in UTC."""
+    """Returns True if a backup's name starts with that. A day or a month is read in the time zone, although names are in UTC."""
     started = parse_backup_name(name) if _CALENDAR.fullmatch(beginning) else None
     return (str(started.astimezone(zone).date()) if started else name).startswith(beginning)
 

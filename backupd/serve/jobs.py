@@ -28,7 +28,7 @@ KEPT = timedelta(days=30)
 MOST = 1000
 """Maximum number of finished jobs: a user with very many requests fills neither the disk nor a list."""
 MOST_OF_ONE = 250
-"""The same for one user, so that one user's jobs do not remove those of all others."""
+"""Maximum number of finished jobs of one user, so that they do not remove the jobs of all others."""
 PREVIEWS_OF_ONE_KEPT = 50
 """Previews are counted separately, because every visit of a restore page requests some."""
 _PREVIEWS_KEPT = timedelta(hours=1)

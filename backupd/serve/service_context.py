@@ -78,7 +78,7 @@ class RateLimit:
         self._left: dict[tuple[str, str], tuple[float, float]] = {}
 
     def take(self, who: str, verb: str, per_minute: int) -> None:
-        """Counts a request. Raises RequestRefused, of kind busy, for one too many, which is not counted."""
+        """Counts a request. Raises RequestRefused, of kind busy, if there are too many; a refused request is not counted."""
         with self._lock:
             now = self._clock()
             left, then = self._left.get((who, verb), (float(per_minute), now))

@@ -14,7 +14,7 @@ from btrkeep.serving.protocol import LONGEST_ANSWER, LONGEST_REASON
 from btrkeep.serving.viewer import LIST_BYTES, Viewer
 
 Function = Callable[[Any], Any]
-"""Takes a call; returns data for JSON, or has made a stream."""
+"""Takes a `Call`; returns data for JSON, or None after sending a stream."""
 
 
 @dataclass(frozen=True, slots=True)
