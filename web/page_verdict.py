@@ -57,7 +57,7 @@ def page_of_problem(kind: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unchecked:
+class _UncheckedPart:
     """Something that could not be checked, beside the checks of the pool."""
 
     words: str
@@ -71,14 +71,14 @@ class _Unchecked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _JudgedFacts:
     """The verdict, and all that it is about."""
 
     overall: Overall
     """The verdict."""
     facts: OverallFacts
     """Its facts."""
-    unchecked: tuple[_Unchecked, ...]
+    unchecked: tuple[_UncheckedPart, ...]
     """The members of `facts.unchecked`, with the reason and the command."""
 
 
@@ -87,11 +87,11 @@ def overall(source: RequestContext, viewer: Viewer) -> Overall:
     return _judged(source, viewer).overall
 
 
-def _judged(source: RequestContext, viewer: Viewer) -> _Judged:
+def _judged(source: RequestContext, viewer: Viewer) -> _JudgedFacts:
     return source.cached(("overall", viewer.hosts), lambda: _judge(source, viewer))
 
 
-def _judge(source: RequestContext, viewer: Viewer) -> _Judged:
+def _judge(source: RequestContext, viewer: Viewer) -> _JudgedFacts:
     rows = [row for row in hosts.visible_to(viewer, hosts.every_row(source)) if row.enabled]
     bad = [count for host, count in hosts.bad_backups(source).items() if viewer.may_see(host)]
     health, alarms = pool_health(source), active_alarms(source)
@@ -110,18 +110,18 @@ def _judge(source: RequestContext, viewer: Viewer) -> _Judged:
         alarms_checked=health.looked,
         never=[row.host for row in rows if row.state == NEVER],
     )
-    return _Judged(judge(facts), facts, unchecked)
+    return _JudgedFacts(judge(facts), facts, unchecked)
 
 
-def _unchecked(source: RequestContext, viewer: Viewer) -> Iterator[_Unchecked]:
+def _unchecked(source: RequestContext, viewer: Viewer) -> Iterator[_UncheckedPart]:
     """Yields what could not be checked. A viewer who is limited to hosts sees no names of files or of the pool."""
     doctor = "" if viewer.limited else command_for("backupd doctor", source.config.name, source.config.call)
     if source.problem:
         since, reason = source.problem
         text = "this page is not up to date" + ("" if viewer.limited else f": {reason}")
-        yield _Unchecked("the catalogue cannot be used", text, since, doctor)
+        yield _UncheckedPart("the catalogue cannot be used", text, since, doctor)
     if viewer.limited and (health := pool_health(source)).fault:
-        yield _Unchecked("the pool cannot be read", "the administrator can see why", health.pool_looked)
+        yield _UncheckedPart("the pool cannot be read", "the administrator can see why", health.pool_looked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +204,8 @@ class _ProblemList:
             alarms = self._alarms(kinds.HOST, names)
             moments = {name: alarm.since for alarm in alarms if (name := alarm.host)}
             for name in names:
-                if name not in moments and (known := facts.get(name)):
-                    moment = known.last_complete if problem.kind == "late" else known.last_run_started
+                if name not in moments and (host_facts := facts.get(name)):
+                    moment = host_facts.last_complete if problem.kind == "late" else host_facts.last_run_started
                     moments |= {name: moment} if moment else {}
             page = page_of_problem(problem.kind) + (f"&cause={quote(cause)}" if len(by_cause) > 1 else "")
             advice = next((self._shown[alarm.key].advice for alarm in alarms if alarm.key in self._shown), None)
@@ -257,17 +257,17 @@ class _ProblemList:
         )
 
     def _of_pool(self, problem: ProblemCount) -> Problem:
-        found = [finding for finding in self._judged.facts.pool.of(problem.kind) if finding.level not in (OK, NOTE)]
+        findings = [finding for finding in self._judged.facts.pool.of(problem.kind) if finding.level not in (OK, NOTE)]
         alarms = self._alarms(ALARM_OF_CHECK[problem.kind][1])
         return self._line(
             problem,
             alarms,
             since=None if alarms or problem.kind != UNUSABLE else pool_health(self._source).pool_looked,
-            details=[finding.text for finding in found],
-            advice=next((finding.hint for finding in found if finding.hint), ""),
+            details=[finding.text for finding in findings],
+            advice=next((finding.hint for finding in findings if finding.hint), ""),
         )
 
-    def _of_unchecked(self, problem: ProblemCount, unchecked: Iterator[_Unchecked]) -> Problem:
+    def _of_unchecked(self, problem: ProblemCount, unchecked: Iterator[_UncheckedPart]) -> Problem:
         """Those of this module are in the order in which the verdict has them."""
         health, facts = pool_health(self._source), self._judged.facts
         if problem.words in facts.unchecked:
