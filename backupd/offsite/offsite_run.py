@@ -285,7 +285,7 @@ class OffsiteRun:
         path, machine = self.pool.host(host) / name, self._machine(host)
         base = find_base(self.pool, host, self.now)
         if base is None or base.path != path:
-            raise OperatorError(f"{name} is no longer its newest complete backup", "the next run sends the newest")
+            raise OperatorError(f"{name} is no longer the newest complete backup", "the next run sends the newest")
         require_nothing_mounted(path)
         begun = time.monotonic()
         words = ("--host", host, "--time", restic_time(base.record.started), *tags_of(self.pool, name, machine))
@@ -308,7 +308,8 @@ class OffsiteRun:
                 self.sinks.notice(f"{host}@{name}: could not mark its snapshot as incomplete in the repository: {error.message}")
             incomplete.update(tagged_incomplete(in_repository))
             raise IncompleteSnapshot(
-                "restic could not read all of it", "check dmesg and run `backupd scrub`: its snapshot there does not count"
+                "restic could not read all of the backup",
+                "check dmesg and run `backupd scrub`: the snapshot in the repository does not count",
             )
         in_repository.append(OffsiteSnapshot(answer_summary["snapshot_id"], host, name, base.record.started, machine))
         seconds = time.monotonic() - begun

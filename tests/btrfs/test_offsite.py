@@ -379,7 +379,7 @@ def test_the_age_is_that_of_the_newest_backup_there_and_a_server_that_is_down_is
 def test_what_restic_could_not_read_whole_does_not_count(far: Offsite) -> None:
     source = damaged_backup(far)
     done = far.offsite("run", "--now", "2026-03-02T12:00:00Z", status=1)
-    assert "could not read all of it" in done.stderr
+    assert "could not read all of the backup" in done.stderr
     assert far.copies("2026-03-02T22:00:00Z")["state"] == "failing"
     assert far.copies("2026-03-02T22:00:00Z")["lag"] == []
     assert [row["whole"] for row in json.loads(far.offsite("list", "--json").stdout)] == [False]
