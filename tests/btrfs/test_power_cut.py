@@ -23,7 +23,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def pool_of(make_btrfs: Make) -> Nights:
-    """A filesystem that commits only on request."""
+    """A pool on a filesystem that commits only on request."""
     nights = Nights(make_btrfs(size="1G", options="commit=300"))
     nights.settings("pool", min_free="0%")
     return nights
@@ -68,7 +68,7 @@ def change(tree: Path) -> None:
 
 
 def until_cut(attempt: Callable[[str], bool]) -> str:
-    """The host, one that is new each time, whose data were lost at last: other tests may call sync(2) for seconds on end."""
+    """Returns the host, a new one each time, whose data were lost at last: other tests may call sync(2) for seconds on end."""
     for number in range(1, 31):
         if attempt(host := f"web{number}"):
             return host

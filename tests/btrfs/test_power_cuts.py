@@ -1,4 +1,4 @@
-"""The power is cut a hundred times, in what changes most: the short form of `python -m bench.power_cuts`."""
+"""The power is cut a hundred times, during the most frequent changes: the short form of `python -m bench.power_cuts`."""
 
 import struct
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ cached = pytest.mark.skipif(bool(nbd.why_not()), reason=f"left out: a disk with 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    """One for all rounds of a session."""
+    """One worker for all rounds of a session."""
     with Worker(session.folder(1 << 30)) as worker:
         yield worker
 
@@ -123,7 +123,9 @@ def test_a_replay_is_each_disk_as_it_was_at_a_flush(shared_btrfs: Path) -> None:
 
 
 def kernel_log(*logged: tuple[int, int, int, bytes]) -> bytes:
-    """As Documentation/admin-guide/device-mapper/log-writes.rst has it: sector, number of sectors, flags and data of each entry."""
+    """Writes the log described in Documentation/admin-guide/device-mapper/log-writes.rst: sector, number of sectors, flags and data
+    of each entry.
+    """
     head = struct.pack("<QQQI", 0x6A736677736872, 1, len(logged), 512).ljust(512, b"\0")
     written = (struct.pack("<QQQQ", at, count, flags, 0).ljust(512, b"\0") + data for at, count, flags, data in logged)
     return head + b"".join(written) + b"what an earlier log has left".ljust(512, b"\0")

@@ -1,4 +1,6 @@
-"""What fits, on fresh pools of unequal devices in each profile: against df, `btrfs filesystem usage` and chunks of the kernel."""
+"""The space that fits, on fresh pools of unequal devices in each profile: compared with df, `btrfs filesystem usage` and chunks of
+the kernel.
+"""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`backupd progress` beside a real cleaner, stopped and at work; the truth is btrfs-progs' and the test's own count."""
+"""`backupd progress` with a real cleaner, stopped and at work; compared with btrfs-progs and the test's own count."""
 
 import json
 import os
@@ -131,7 +131,7 @@ def test_it_stays_until_a_signal_ends_it(
 
 
 def on_terminal(columns: int, number: int, *words: str | Path) -> tuple[str, int]:
-    """The command's output on a terminal of that many columns until the signal, and its exit status."""
+    """Returns the command's output on a terminal of that many columns until the signal, and its exit status."""
     pid, fd = pty.fork()
     if pid == 0:
         os.environ.update(TERM="xterm-256color", PYTHONPATH=str(TOP), COLUMNS=str(columns), LINES="24")

@@ -1,4 +1,6 @@
-"""`backupd promote`: what later nights make, what a kill leaves, and whose holds count. Truth: the sources themselves."""
+"""`backupd promote`: the backups of later nights, the remains of a kill, and whose holds count. Compared with the sources
+themselves.
+"""
 
 import json
 import os
@@ -20,7 +22,7 @@ MIB = 1 << 20
 
 
 def content(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """What each file there holds, and its mode."""
+    """Returns the content and the mode of each file there."""
     return {path.name: (path.read_bytes(), path.stat().st_mode) for path in folder.iterdir()}
 
 
@@ -88,7 +90,7 @@ def test_a_hold_stays_when_the_damaged_copy_is_fetched_again(two: TwoPools) -> N
 
 
 def test_the_first_night_after_it_reads_no_copy_for_a_crash_that_was_none(make_btrfs: Callable[..., Path]) -> None:
-    """No run of this pool has noted the boot so far, and all that was fetched in it looked as if it was of the one before."""
+    """No run of this pool has recorded the boot so far, and all backups fetched in it seemed to be of the boot before."""
     first, second = Nights(make_btrfs()), Nights(make_btrfs())
     source = first.source / "web1"
     source.mkdir()
@@ -106,7 +108,7 @@ def test_the_first_night_after_it_reads_no_copy_for_a_crash_that_was_none(make_b
 
 
 def test_more_hosts_are_promoted_than_files_may_be_open(two: TwoPools) -> None:
-    """Of thousands, in the hour in which the first server is gone."""
+    """Thousands of hosts, just after the first server was lost."""
     two.night("2026-03-01T22:00:00Z", "a")
     two.fetch()
     notes = two.second.pool / "hosts/web1/notes.json"

@@ -1,4 +1,6 @@
-"""Killed at each of their checkpoints, verify, a night that fetches damaged files again, and a seed come right the next time."""
+"""Killed at each of their checkpoints, verify, a night that fetches damaged files again, and an initial copy succeed
+the next time.
+"""
 
 import os
 import shutil
@@ -51,7 +53,7 @@ def test_a_verify_that_is_killed_anywhere_tells_the_truth_the_next_time(make_btr
 
 
 def checkpoints_of_verify(nights: Nights) -> list[str]:
-    """Those that a pass over damaged backups goes through."""
+    """Returns the checkpoints of a pass over damaged backups."""
     file = nights.top / "passed"
     done = command("backupd", "--config", nights.config, "verify", check=False, at=(f"list:{file}", "any", "any", 0))
     assert done.returncode == 1, done.stderr

@@ -1,4 +1,4 @@
-"""Files outside of all source paths are removed from the new backup, whatever a host has made there, and nothing else."""
+"""Files outside of all source paths are removed from the new backup, whatever a host has made there, and no others."""
 
 from pathlib import Path
 

@@ -36,12 +36,12 @@ class Pushing(TwoPools):
 
     @property
     def forced(self) -> list[str]:
-        """The forced command of the second server."""
+        """Returns the forced command of the second server."""
         words = ("receive-only", "--replica", "office", "--now", NOW)
         return [sys.executable, "-m", "backupd", "--config", str(self.second.config), *words]
 
     def over(self, script: str, *, answers: str = "") -> None:
-        """Lines of the shell that stand in for ssh: "$@" is the forced command of the other server."""
+        """Makes shell lines replace ssh: "$@" is the forced command of the other server."""
         forced = answers or shlex.join(self.forced)
         file = self.first.top / "ssh"
         hosts = f'case "$*" in *receive-only*) ;; *) exec {shlex.quote(str(FAKESSH))} "$@" ;; esac'
@@ -239,7 +239,7 @@ def test_a_hostile_other_side_gets_and_changes_nothing(two: Pushing, asked: list
 
 
 def test_a_forced_command_asks_for_what_its_own_configuration_says_whatever_is_sent_along(two: Pushing, tmp_path: Path) -> None:
-    """`hosts` there selects, and a compromised first server cannot have hosts deleted."""
+    """`hosts` of the second server selects, so a compromised first server cannot have hosts deleted."""
     two.night("2026-03-01T22:00:00Z", "a")
     two.more_hosts("web2")
     two.second.tables["replica.office"]["hosts"] = ["web1"]

@@ -42,7 +42,7 @@ def noise(path: Path, mib: int) -> None:
 
 
 def groups(nights: Nights) -> dict[str, int]:
-    """The bytes of each group by number, according to btrfs-progs."""
+    """Returns the bytes of each group by number, according to btrfs-progs."""
     work("btrfs", "filesystem", "sync", nights.top)
     lines = work("btrfs", "qgroup", "show", "--raw", nights.top).stdout.splitlines()[2:]
     return {line.split()[0]: int(line.split()[1]) for line in lines}

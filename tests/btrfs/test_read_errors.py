@@ -31,7 +31,7 @@ def damaged(nights: Nights) -> list[dict[str, Any]]:
 
 
 def named(nights: Nights, file: Path) -> list[dict[str, Any]]:
-    """The recorded damage after a failed read; repeated while the kernel omits lines, whose limit all tests share."""
+    """Returns the recorded damage after a failed read; repeated while the kernel omits lines, whose limit all tests share."""
     for _ in range(8):
         assert work("sha256sum", file, check=False).returncode
         if damages := damaged(nights):
@@ -105,7 +105,7 @@ def test_what_another_program_could_not_read_is_named_in_all_backups(make_btrfs:
 def test_errors_that_a_verify_met_are_named_by_it_and_others_stay_until_a_scrub(
     make_btrfs: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """What others met may lie in metadata or an unfinished backup, where no verify looks."""
+    """Errors found by other programs may be in metadata or an unfinished backup, which verify does not read."""
     nights, tree = Nights(make_btrfs(size="300M")), tmp_path / "srv"
     content = os.urandom(2 * MIB)
     for name in ("db", "web"):

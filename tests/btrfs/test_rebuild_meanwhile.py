@@ -30,7 +30,7 @@ ALL = [REPLICATE, REPLICATE_ROW, VERIFY, VERIFY_FILE, DEDUPED]
 
 
 def state(two: TwoPools) -> dict[str, Any]:
-    """The second pool's own records, without the times of this test."""
+    """Returns the second pool's own records, without the times of this test."""
     status = two.second.json("status", *LATER)
     (copy,) = status["copies"]
     return {
@@ -45,7 +45,7 @@ def state(two: TwoPools) -> dict[str, Any]:
 
 
 def two_pools(make_btrfs: Callable[..., Path], commands: tuple[tuple[str, ...], ...]) -> TwoPools:
-    """Two nights of a host with equal files; those commands have been carried out in the second pool."""
+    """Two nights of a host with equal files; those commands were run in the second pool."""
     two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M"))
     content = os.urandom(MIB)
     for name in ("a", "b"):
@@ -58,7 +58,7 @@ def two_pools(make_btrfs: Callable[..., Path], commands: tuple[tuple[str, ...], 
 
 
 def rebuild_at(two: TwoPools, deed: Deed, before: str = "") -> None:
-    """Carries the command out, with a `rebuild` in the middle."""
+    """Runs the command, with a `rebuild` in the middle."""
     words, when, checkpoint = deed
     rebuild = shlex.join([sys.executable, "-m", "backupd", "--config", str(two.second.config), "rebuild", *NOW])
     line = f"cd {TOP}; {before} {rebuild} >{two.second.top}/said 2>&1; echo $? >>{two.second.top}/said"

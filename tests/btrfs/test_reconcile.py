@@ -1,4 +1,4 @@
-"""The catalogue against the pool, missing pools, and pools with a second path."""
+"""The catalogue compared with the pool, missing pools, and pools with a second path."""
 
 import shutil
 import sqlite3
@@ -42,7 +42,7 @@ def forget_catalogue(nights: Nights) -> None:
 
 
 def backup_rows(nights: Nights) -> list[tuple[object, ...]]:
-    """Everything about backups but how long they took: their records were written before that was over."""
+    """Returns the rows of backups without their durations: the records were written before the end."""
     actual_rows = rows(
         nights, f"select {BACKUP_COLUMNS}, detail from backup left join backup_detail using (host, name) order by host, name"
     )
@@ -118,7 +118,9 @@ def test_a_lost_catalogue_comes_back_by_itself_with_the_next_run(nights: Nights,
 
 @pytest.mark.parametrize("lost", [False, True], ids=["rebuild", "a run after rows were lost"])
 def test_a_hosts_notes_are_not_read_again_for_each_of_its_backups(nights: Nights, lost: bool) -> None:
-    """The kernel merges events of one file in a row, so the records are watched too: each is opened between two looks at notes."""
+    """The kernel merges successive events of one file, so the records are watched too: each is opened between two reads
+    of notes.
+    """
     starts = every(1, 20, moment("2026-11-20 22:00"))
     opened = []
     nights.host("other", nights.source)
@@ -213,7 +215,7 @@ def test_a_read_only_pool_is_unusable_for_what_writes_and_can_be_looked_at(btrfs
 
 
 def nights_by_another_way(nights: Nights, tree: Path, way: Path) -> None:
-    """Two nights, a partial one, one that is discarded and a rebuild, all with that path of the pool."""
+    """Runs two nights, a partial one, one that is discarded and a rebuild, all with that path of the pool."""
     nights.settings("pool", path=str(way))
     nights.run("web")
     (tree / "file1").unlink()

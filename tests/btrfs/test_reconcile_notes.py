@@ -1,4 +1,6 @@
-"""What a kill between notes.json and the row left, and one host whose folder is bad: the others, and the next start, see to it."""
+"""Remains of a kill between notes.json and the row, and one host with an unreadable folder: other hosts, and the next start,
+correct them.
+"""
 
 import json
 import os
@@ -23,7 +25,7 @@ def pool(shared_btrfs: Path) -> Expiries:
 
 
 def row(pool: Nights, host: str, name: str) -> tuple[Any, ...]:
-    """State, outcome, hold and mark, the mark to the second."""
+    """Returns state, outcome, hold and mark, the mark to the second."""
     columns = "state, outcome, held_why, substr(expired, 1, 19)"
     actual_rows = rows(pool, f"select {columns} from backup where host = '{host}' and name = '{name}'")
     return tuple(actual_rows[0])
@@ -64,7 +66,7 @@ def test_a_kill_between_the_marks_and_the_rows_is_mended_by_the_next_run(pool: E
 
 
 def test_a_hold_that_is_set_while_the_catalogue_is_rebuilt_is_not_lost(pool: Expiries) -> None:
-    """The rebuild has read the hosts when one is held, and not written its rows yet."""
+    """The rebuild has read the hosts when a backup is held, but has not written its rows yet."""
     name = pool.history("a", 1)[0]
     pool.history("b", 1)
     hold = shlex.join([sys.executable, "-m", "backupd", "--config", str(pool.config), "hold", "a", name])
@@ -125,7 +127,7 @@ BAD_NOTES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("bad", list(BAD_NOTES))
 def test_unreadable_notes_do_not_affect_other_hosts(pool: Expiries, bad: str) -> None:
-    """And nothing of this one is deleted."""
+    """And no backup of this host is deleted."""
     for host in ("bad", "good"):
         pool.history(host, 5)
     BAD_NOTES[bad](pool.pool / "hosts" / "bad" / "notes.json")

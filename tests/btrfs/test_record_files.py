@@ -28,18 +28,18 @@ def tree(nights: Nights) -> Path:
 
 
 def counted(tree: Path, kind: str = "") -> list[int]:
-    """Sizes of the names below `tree` and of `tree` itself, as find has them."""
+    """Returns sizes of the names below `tree` and of `tree` itself, by find."""
     words = ["-type", kind] if kind else []
     return [int(size) for size in work("find", tree, *words, "-printf", "%s\\n").stdout.split()]
 
 
 def above(tree: Path) -> int:
-    """How many folders are above `tree`, which rsync counts as well."""
+    """Returns the number of folders above `tree`, which rsync counts as well."""
     return len(tree.parts) - 2
 
 
 def row(nights: Nights, query: str) -> dict[str, Any]:
-    """The newest row, straight from the catalogue's file."""
+    """Returns the newest row, directly from the catalogue's file."""
     path = nights.state / "catalogue.sqlite"
     with sqlite3.connect(path) as connection:
         connection.row_factory = sqlite3.Row

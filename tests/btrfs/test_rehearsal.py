@@ -1,4 +1,4 @@
-"""Wrong clocks, and days replayed: names, bases and which backups are due."""
+"""Wrong clocks, and replayed days: names, bases and which backups are due."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""A real rehearsal, in small: what it measures, what it leaves behind, and which devices it refuses."""
+"""A small real rehearsal: its measurements, its remains, and the devices that it refuses."""
 
 import json
 import signal
@@ -93,7 +93,7 @@ def test_a_dry_run_makes_nothing(config: Path, place: Path) -> None:
 
 
 def begun(config: Path, place: Path) -> "subprocess.Popen[bytes]":
-    """A rehearsal that is in its nights."""
+    """A rehearsal that has started its nights."""
     words = ("rehearse", "--size", "256MiB", "--days", "300", *VARIANTS, "--on", place)
     command = (sys.executable, "-m", "backupd", "--config", config, *words)
     process = subprocess.Popen(command, cwd=TOP, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -225,7 +225,7 @@ def test_a_night_takes_as_much_as_a_run_with_the_same_changes_by_rsync(make_btrf
 
 
 def exclusive_of(backups: list[Path]) -> list[int]:
-    """Bytes of each backup that no other shares, by `btrfs filesystem du`."""
+    """Returns the bytes of each backup that no other shares, by `btrfs filesystem du`."""
     numbers = []
     for backup in backups:
         line = work("btrfs", "filesystem", "du", "--raw", "-s", backup).stdout.splitlines()[-1]

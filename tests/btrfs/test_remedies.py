@@ -1,4 +1,4 @@
-"""A printed remedy is typed unchanged, in the state that printed it, and the state is better afterwards.
+"""A printed remedy is typed unchanged, in the state that printed it, and then the state is better.
 
 The configuration is in a folder with a blank in its name, so a command that does not name or quote it fails here.
 tests/test_remedies.py has the list of all commands that are printed, and which test types each of them.

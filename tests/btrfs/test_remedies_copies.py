@@ -25,7 +25,7 @@ def typist(request: pytest.FixtureRequest) -> Iterator[Typist]:
 
 @pytest.fixture
 def two(make_btrfs: Callable[..., Path]) -> TwoPools:
-    """A host with one backup, which the second pool has fetched. Its configuration lies in a folder with a blank."""
+    """A host with one backup, which the second pool has fetched. Its configuration is in a folder with a blank in its name."""
     made = TwoPools(make_btrfs(), make_btrfs())
     made.night("2026-03-01T22:00:00Z", "a")
     made.fetch()

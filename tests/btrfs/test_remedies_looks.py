@@ -1,4 +1,4 @@
-"""All printed commands that only look, typed on one site: each is understood, and answers."""
+"""All printed commands that change nothing, typed on one site: each is understood, and answers."""
 
 import os
 import re
@@ -46,7 +46,7 @@ def site(make_btrfs: Callable[..., Path], tmp_path: Path) -> Nights:
 
 
 def filled(look: str, site: Nights, group: str) -> str:
-    """The command as it is printed for this site."""
+    """Returns the command as it is printed for this site."""
     program, _, rest = look.partition(" ")
     config = f"--config '{site.config}'"
     if program not in COMMANDS:

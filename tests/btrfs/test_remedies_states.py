@@ -1,4 +1,4 @@
-"""The commands that are printed in states that last: a changed backup, a lock that is held, a repository that is not reached."""
+"""The commands that are printed in lasting states: a changed backup, a held lock, an unreachable repository."""
 
 import html
 import os
@@ -42,7 +42,7 @@ def typist(request: pytest.FixtureRequest) -> Iterator[Typist]:
 
 @pytest.fixture
 def pool(nights: Nights) -> Nights:
-    """A pool with a host that has a file; the configuration lies in a folder with a blank in its name."""
+    """A pool with a host that has a file; the configuration is in a folder with a blank in its name."""
     folder = nights.top / "my pools"
     folder.mkdir()
     nights.config = nights.config.rename(folder / nights.config.name)
@@ -196,7 +196,7 @@ def test_a_damaged_leaf_is_named_by_the_check_that_scrub_names(make_btrfs: Calla
 def test_a_pool_that_is_not_mounted_is_mounted_by_the_command_of_fstab(
     make_btrfs: Callable[..., Path], typist: Typist, tmp_path: Path
 ) -> None:
-    """In a namespace of mounts of its own, with an fstab of its own."""
+    """In a separate mount namespace, with a separate fstab."""
     pool = Nights(make_btrfs())
     (pool.source / "file").write_text("text")
     pool.host("web1", pool.source, address=None)

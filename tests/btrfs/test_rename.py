@@ -1,4 +1,4 @@
-"""`rename`: the backups of a host under another name, as btrfs, SQLite and the next run find them; and kills in the middle."""
+"""`rename`: the backups of a host under another name, for btrfs, SQLite and the next run; and kills in the middle."""
 
 import fcntl
 import json
@@ -57,7 +57,7 @@ def fails(pool: Nights, *words: str, status: int) -> tuple[str, str]:
 
 
 def table(pool: Nights, host: str) -> tuple[int, int]:
-    """How many backups and runs the catalogue has of a host."""
+    """Returns how many backups and runs the catalogue has of a host."""
     (backups,) = rows(pool, f"select count(*) from backup where host = '{host}'")
     (runs,) = rows(pool, f"select count(*) from run where host = '{host}'")
     return backups[0], runs[0]
@@ -371,7 +371,7 @@ def test_what_a_killed_run_left_outside_the_hosts_folder_goes(pool: Nights, old:
 
 
 def test_a_name_that_the_notes_do_not_know_makes_no_backup_ours(pool: Nights, old: str, new: str) -> None:
-    """The alias is what makes them ours, and only that one."""
+    """Only a recorded alias makes backups ours."""
     pool.backupd("rename", old, new, "--yes")
     write_down(pool, new, was=["somebody"])
     done = pool.backupd("rebuild", check=False)
@@ -384,7 +384,7 @@ def test_a_name_that_the_notes_do_not_know_makes_no_backup_ours(pool: Nights, ol
 
 
 def history(pool: Nights, host: str) -> list[str]:
-    """The backups that the runs of a host have made, oldest first."""
+    """Returns the backups that the runs of a host have made, oldest first."""
     return [run["backup"] for run in reversed(pool.json("log", host))]
 
 

@@ -1,4 +1,4 @@
-"""`backupd repair`: what a disk spoilt is good again in a copy beside the damaged backup; the host's own files are the truth."""
+"""`backupd repair`: damaged data is correct again in a copy beside the damaged backup; compared with the host's own files."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def night(nights: Nights, days_ago: int) -> str:
 
 
 def spoilt(top: Path, tree: Path) -> tuple[Nights, str, str, str]:
-    """Two backups that share a damaged file, which the third fetched again; `verify` knew what it was."""
+    """Two backups that share a damaged file, which the third fetched again; `verify` had recorded its checksum."""
     nights = Nights(top)
     for folder in ("a", "c"):  # empty files, so that the links are in a leaf of the tree that no repair changes
         (tree / folder).mkdir()
@@ -164,7 +164,7 @@ def test_without_a_recorded_checksum_a_copy_is_taken_only_on_request(make_btrfs:
 
 
 def test_a_folder_that_is_named_serves_only_what_was_recorded(make_btrfs: Callable[..., Path], tree: Path, tmp_path: Path) -> None:
-    """Another filesystem, where a symlink leads elsewhere and a file has another content under the same size and time."""
+    """Another filesystem, where a symlink leads elsewhere and a file has another content with the same size and time."""
     nights, first, second, third = spoilt(make_btrfs(size="300M"), tree)
     nights.backupd("delete", f"web@{third}", "--now-without-grace")
     rescue = tmp_path / "rescue"
@@ -193,7 +193,7 @@ def test_a_folder_that_is_named_serves_only_what_was_recorded(make_btrfs: Callab
 def test_a_file_of_a_named_folder_that_changes_before_it_is_copied_repairs_nothing(
     make_btrfs: Callable[..., Path], tree: Path, tmp_path: Path, change: str
 ) -> None:
-    """It was compared with the checksum; what is there now may be anything."""
+    """It was compared with the checksum, but its present content is unknown."""
     nights, first, second, third = spoilt(make_btrfs(size="300M"), tree)
     nights.backupd("delete", f"web@{third}", "--now-without-grace")
     rescue = tmp_path / "rescue" / str(tree).strip("/") / "database"
@@ -215,7 +215,7 @@ def test_a_file_of_a_named_folder_that_changes_before_it_is_copied_repairs_nothi
 def test_a_folder_that_is_named_may_have_other_filesystems_in_it(
     make_btrfs: Callable[..., Path], tree: Path, tmp_path: Path
 ) -> None:
-    """As the disks of a host that was rescued, mounted into each other."""
+    """Like the disks of a rescued host, mounted into each other."""
     nights, _, second, third = spoilt(make_btrfs(size="300M"), tree)
     nights.backupd("delete", f"web@{third}", "--now-without-grace")
     path = tmp_path / "rescue" / str(tree).strip("/")
@@ -297,7 +297,7 @@ def test_a_repair_that_fails_leaves_no_copy_and_the_backups_as_they_were(make_bt
 
 
 def test_a_backup_of_the_next_second_is_in_the_way_of_a_copy_and_stays(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """The copy has the time of its original and a second: behind the next backup, it would count as newer than that."""
+    """The copy has the time of its original plus a second: after the next backup, it would count as newer than that."""
     nights = Nights(make_btrfs(size="300M"))
     content = os.urandom(MIB)
     (tree / "database").write_bytes(content)
@@ -464,7 +464,9 @@ def test_what_a_repair_could_not_mend_outlives_the_catalogue(make_btrfs: Callabl
 def test_the_repaired_copy_of_a_copy_does_not_know_its_ancestors_by_another_pool_s_generations(
     make_btrfs: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """An expiry would not look at the metadata that it has alone, and the pool would become read-only if some were damaged."""
+    """Otherwise an expiry would not read the metadata that only it has, and the pool would become read-only if some of it was
+    damaged.
+    """
     two = TwoPools(make_btrfs(), make_btrfs(size="300M"))
     for number in range(60):  # generations
         (two.first.top / "some").write_text(str(number))

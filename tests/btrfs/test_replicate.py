@@ -275,7 +275,7 @@ def test_a_pool_that_took_the_place_of_another_is_not_fetched(two: TwoPools, mak
 
 
 def flag_by_ioctl(path: Path, flags: int) -> None:
-    """BTRFS_IOC_SUBVOL_SETFLAGS, which, other than `btrfs property`, leaves the received UUID as it is."""
+    """Calls BTRFS_IOC_SUBVOL_SETFLAGS, which, unlike `btrfs property`, does not change the received UUID."""
     fd = os.open(path, os.O_RDONLY)
     fcntl.ioctl(fd, 1 << 30 | 8 << 16 | 0x94 << 8 | 26, struct.pack("=Q", flags))
     os.close(fd)

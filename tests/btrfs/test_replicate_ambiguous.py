@@ -1,4 +1,4 @@
-"""Several subvolumes of one filesystem that are copies of the same backup: `btrfs receive` finds its parent by that alone.
+"""Several subvolumes of one filesystem that are copies of the same backup: `btrfs receive` finds its parent only by that mark.
 
 rsync, which is independent of btrkeep, compares the received data with the source; `btrfs subvolume show` names the parent.
 """
@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 def other_pool(two: TwoPools, source: Path, top: Path) -> Nights:
-    """One more pool, below `top`, which fetches from the pool at `source`."""
+    """Makes another pool, below `top`, which fetches from the pool at `source`."""
     top.mkdir()
     other = Nights(top, "--rehearsal")
     other.tables["replica.office"] = {"from": str(source)}
@@ -35,14 +35,16 @@ def other_pool(two: TwoPools, source: Path, top: Path) -> Nights:
 
 
 def fetched(pool: Nights, *words: str) -> list[str]:
-    """Fetches; the names of what came."""
+    """Fetches; returns the names of the fetched backups."""
     done = pool.backupd("replicate", "--json", *words, *NOW, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return [fetched_backup["backup"] for row in json.loads(done.stdout) for fetched_backup in row["fetched"]]
 
 
 def require_same(two: TwoPools, pool: Nights, names: list[str]) -> None:
-    """The pool has exactly these backups, each with the content that it has in the first one, each a copy that is not writable."""
+    """Requires that the pool has exactly these backups, each with the same content as in the first pool, each a copy that is not
+    writable.
+    """
     assert pool.names("web1") == names
     for name in names:
         path, other = two.first.backup("web1", name), pool.backup("web1", name)
@@ -55,8 +57,8 @@ def require_same(two: TwoPools, pool: Nights, names: list[str]) -> None:
 
 
 def change_links(two: TwoPools, day: int) -> None:
-    """On each further day one of two names of a file becomes a file of its own, with the same content and time, and the other
-    goes: the backup has the extents of the older file in a new one, so a stream of differences refers to its parent.
+    """On each further day one of two names of a file becomes a separate file, with the same content and time, and the other is
+    deleted: the backup has the extents of the older file in a new one, so a stream of differences refers to its parent.
     """
     for name, other in (("a", "b"), ("b", "a")):
         if day == 1:
@@ -147,7 +149,7 @@ def test_a_changed_snapshot_of_a_copy_is_no_parent(two: TwoPools) -> None:
 
 
 def test_another_copy_that_appears_meanwhile_makes_no_backup_of_what_is_put_upon_it(two: TwoPools) -> None:
-    """As by another pool that fetches the same host at the same moment. Here the copy is visible in the cell, and is another one.
+    """For example by another pool that fetches the same host at the same moment. Here the other copy is visible in the cell.
 
     A `btrfs receive` that waits first calls the real one.
     """

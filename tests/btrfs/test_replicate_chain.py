@@ -1,4 +1,4 @@
-"""A pool that fetches from a pool that fetches: the middle one's records of the copies after the fetch."""
+"""A pool that fetches from a pool that also fetches: the records of the middle one about the copies after the fetch."""
 
 import json
 import sqlite3

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 
 def make_strange(source: Path) -> None:
-    """Makes what a copy has to bring besides plain files."""
+    """Makes entries other than plain files, which a copy must contain."""
     (source / "odd \n name *[x]'\"\\").write_text("x")
     (source / os.fsdecode(b"no \xff utf-8")).write_text("x")
     os.mkfifo(source / "pipe")
@@ -48,12 +48,12 @@ def require_same(two: TwoPools, *names: str) -> None:
 
 
 def parents(rows: list[dict[str, list[dict[str, str | None]]]]) -> list[tuple[str | None, str | None]]:
-    """Returns each fetched backup with the backup that it came as a difference to."""
+    """Returns each fetched backup with the parent of its difference."""
     return [(fetched["backup"], fetched["parent"]) for fetched in rows[0]["fetched"]]
 
 
 def change_strange(source: Path) -> None:
-    """Changes a part of the large file, breaks a hard link, makes one, and puts a file in the place of a folder."""
+    """Changes a part of the large file, breaks a hard link, makes another one, and replaces a folder by a file."""
     with (source / "large").open("r+b") as file:
         file.seek(3 << 20)
         file.write(b"changed" * 100)

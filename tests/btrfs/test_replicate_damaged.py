@@ -1,4 +1,4 @@
-"""A copy that a disk spoilt is fetched again from the pool that it came from; rsync compares the two afterwards."""
+"""A damaged copy is fetched again from its first pool; rsync compares the two afterwards."""
 
 import fcntl
 import json

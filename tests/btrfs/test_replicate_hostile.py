@@ -1,4 +1,4 @@
-"""A second server whose key is stolen, and a first one that was taken over: what they see and write, and what `check` reports."""
+"""A second server with a stolen key, and a compromised first one: what they can read and write, and the report of `check`."""
 
 import json
 import platform
@@ -88,7 +88,7 @@ def test_a_key_of_some_hosts_takes_away_nothing_that_a_replica_has_of_others(nig
 
 
 def of_replicas(nights: Nights, *words: str) -> list[tuple[str, str]]:
-    """Level and text of the findings of `check` about replicas."""
+    """Returns level and text of the findings of `check` about replicas."""
     answer = json.loads(nights.backupd("check", "--json", *words, check=False).stdout)
     return [(row["level"], row["message"]) for row in answer if row["subject"].startswith("replica")]
 
@@ -178,7 +178,7 @@ def everything(top: Path) -> set[str]:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="left out: numbers of system calls (they are of x86-64)")
 def test_a_receive_that_was_taken_over_makes_no_call_that_it_does_not_need(two: TwoPools) -> None:
-    """A program in the place of `btrfs`, in the cell: every other system call and ioctl is refused, and nothing is seen."""
+    """A program that replaces `btrfs` in the cell: every other system call and ioctl is refused, and no files are visible."""
     two.night("2026-03-01T22:00:00Z", "a")
     program = two.second.top / "btrfs"
     shutil.copyfile(TOP / "tests/beds/taken_over_receive.py", program)
@@ -230,7 +230,7 @@ def test_a_difference_to_another_backup_than_the_one_that_was_named_is_refused(t
 
 
 def test_a_received_copy_is_the_backup_that_was_expected_or_is_refused(shared_btrfs: Path) -> None:
-    """A stream has the mark of the backup that it promises, and within it a record that is another's."""
+    """A stream has the mark of the promised backup, but contains the record of another one."""
     expected = ExpectedBackup("web1", "2026-03-01T220000Z", str(uuid4()))
     path = shared_btrfs / "hosts/web1/.receiving" / expected.name
     path.parent.mkdir(parents=True)
@@ -274,7 +274,7 @@ def test_a_stream_without_an_end_is_stopped_and_the_earlier_copy_stays(make_btrf
 
 
 def test_what_one_server_leaves_does_not_keep_another_ones_backups_from_coming(two: TwoPools) -> None:
-    """Folders within folders beside the backup; and then something that is not removed at all: a subvolume in them."""
+    """Nested folders beside the backup; and then an entry that cannot be removed: a subvolume in them."""
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.first.host("db1", two.source)
     two.first.backupd("run", "db1", "--now", "2026-03-01T22:00:00Z")
@@ -298,7 +298,7 @@ def test_what_one_server_leaves_does_not_keep_another_ones_backups_from_coming(t
 
 
 def test_without_a_cell_nothing_is_received_from_a_folder_either_unless_configured(two: TwoPools) -> None:
-    """On a disk that was made by hand names lead out of the folder, and the kernel sends them."""
+    """On a manipulated disk, names lead out of the folder, and the kernel sends them."""
     first, folder = two.night("2026-03-01T22:00:00Z", "a"), two.second.top / "bin"
     folder.mkdir()
     for name in ("rsync", "bash", "sh", "env", "btrfs", "mount", "umount"):

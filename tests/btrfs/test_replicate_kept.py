@@ -17,7 +17,7 @@ pytestmark = pytest.mark.btrfs
 
 
 def test_expiry_here_keeps_what_the_replica_s_own_retention_says_and_the_last_common_backup(two: TwoPools) -> None:
-    """The first pool loses its newest ones: the newest that both have is then older than what the rules here keep."""
+    """The first pool loses its newest backups: the newest common one is then older than the backups that the rules here keep."""
     names = [two.night(f"2026-03-{day:02}T22:00:00Z", str(day)) for day in range(1, 7)]
     two.fetch()
     two.second.tables["retention"] = {"daily": 30}
@@ -73,7 +73,7 @@ def test_an_acceptance_comes_along_with_its_backup(two: TwoPools) -> None:
 
 @pytest.mark.skipif(min(newest_stream(), newest_received()) < 2, reason="left out: compressed extents in streams (Linux 6.0)")
 def test_compressed_extents_come_as_they_are(make_btrfs: Callable[..., Path]) -> None:
-    """The second filesystem does not compress by itself."""
+    """The second filesystem is mounted without compression."""
     two = TwoPools(make_btrfs(options="compress-force=zstd"), make_btrfs())
     (two.source / "large").write_text("".join(f"{number} is a line of a log\n" for number in range(200_000)))
     name = two.night("2026-03-01T22:00:00Z", "a")

@@ -1,4 +1,4 @@
-"""Three servers in a ring: each backs up a host of its own, and fetches all that the next one has."""
+"""Three servers in a ring: each backs up its own host, and fetches all backups of the next one."""
 
 from collections.abc import Callable
 from pathlib import Path

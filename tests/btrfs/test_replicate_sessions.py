@@ -31,13 +31,13 @@ while data := os.read(0, 65536):
 
 
 def of_replicas(two: TwoPools) -> list[tuple[str, str]]:
-    """Level and text of the findings of `check` about replicas."""
+    """Returns level and text of the findings of `check` about replicas."""
     answer = json.loads(two.second.backupd("check", "--json", check=False).stdout)
     return [(row["level"], row["message"]) for row in answer if row["subject"].startswith("replica")]
 
 
 def copies(two: TwoPools, now: str = "2026-03-20T12:30:00Z") -> dict[str, Any]:
-    """The `status` of each replica."""
+    """Returns the `status` of each replica."""
     answer = json.loads(two.second.backupd("status", "--json", "--now", now).stdout)["copies"]
     return {row["replica"]: row for row in answer}
 
@@ -66,7 +66,7 @@ def test_a_replica_for_which_there_is_no_room_is_not_well(two: TwoPools) -> None
 
 
 def asleep_in_a_stream(two: TwoPools, folder: Path, start: Callable[..., "subprocess.Popen[str]"]) -> dict[str, Any]:
-    """The output of a replication in a window that was suspended for nine hours in its first stream."""
+    """Returns the output of a replication in a window that was suspended for nine hours in its first stream."""
     two.over_ssh(f'"$@" | {shlex.join([sys.executable, "-c", IN_A_STREAM, str(folder / "asleep")])}')
     two.second.tables["replica.office"]["window"] = "11:00-12:00"
     two.second.write()
@@ -91,7 +91,7 @@ def test_what_has_come_as_a_whole_after_the_end_of_its_window_is_fetched(
 def test_a_window_that_ended_while_the_machine_was_asleep_begins_no_further_backup(
     two: TwoPools, tmp_path: Path, backupd_running: Callable[..., "subprocess.Popen[str]"]
 ) -> None:
-    """Asleep in the middle of the first one. (In earnest: tests/systemd/test_vm.py.)"""
+    """Suspended in the middle of the first one. (tests/systemd/test_vm.py suspends a real machine.)"""
     (two.source / "large").write_bytes(bytes(range(256)) * 4000)
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.night("2026-03-02T22:00:00Z", "b")
@@ -123,7 +123,7 @@ def test_one_that_failed_is_due_again_within_the_hour(two: TwoPools) -> None:
 
 
 def test_what_a_server_that_was_taken_over_says_breaks_nothing(two: TwoPools) -> None:
-    """Its holds and its errors have escapes of terminals in them, and what no UTF-8 can say."""
+    """Its holds and its errors contain terminal escapes, and bytes that are not UTF-8."""
     two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool words x")
     two.fetch()
     for words in (("list", "web1"), ("status",), ("retention", "explain", "web1"), ("replicate", "--dry-run")):

@@ -42,7 +42,9 @@ def large(two: TwoPools) -> str:
 
 
 def stopped_within(config: Path, pid: Path, begun: Callable[[], bool], *words: str) -> dict[str, Any]:
-    """What `backupd replicate` shows when the process that has written its number there is stopped for long after it has begun."""
+    """Returns the output of `backupd replicate` when the process whose number is in the file is stopped for a long time after its
+    start.
+    """
     is_long = pid.with_name("long")
     command: list[str | Path] = [*WAITED, is_long, "--config", config, "replicate", "--json", "--now", NOW, *words]
     with subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -309,7 +311,7 @@ def test_a_restic_that_stops_is_given_up(far: Offsite) -> None:
 
 
 def test_a_sender_that_was_asleep_in_a_stream_makes_no_backup_of_what_came(two: TwoPools) -> None:
-    """As after a suspend: the kernel restarts `btrfs send` in the middle of its output."""
+    """As after a suspend: the kernel interrupts `btrfs send` in the middle of its output."""
     two.second.tables["replica.office"]["bandwidth"] = "1MB"
     name = large(two)
     pid = two.second.top / "pid"

@@ -46,13 +46,13 @@ def _sessions(parent: int) -> Iterator[int]:
 
 
 def over_ssh(config: Path, *words: str) -> str:
-    """The forced command of a key."""
+    """Returns the forced command of a key."""
     command = shlex.join([sys.executable, "-m", "backupd", "--config", str(config), *words])
     return f'restrict,command="cd {shlex.quote(str(TOP))} && {command}"'
 
 
 def said_while_stopped(two: TwoPools, config: Path, server: Sshd) -> str:
-    """The output of `backupd replicate`, with status 1, when the server pauses after the first data."""
+    """Returns the output of `backupd replicate`, with status 1, when the server pauses after the first data."""
     host = two.second.pool / "hosts/web1"
     command = [sys.executable, "-m", "backupd", "--config", str(config), "replicate", "--now", NOW]
     with subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

@@ -1,4 +1,4 @@
-"""Streams of a first server that was taken over, with what no `btrfs send` makes: each fails, writes nowhere, and ends in time."""
+"""Streams of a compromised first server, with content that no `btrfs send` makes: each fails, writes nowhere, and ends in time."""
 
 import json
 import shlex
@@ -25,7 +25,7 @@ def two(make_btrfs: Callable[..., Path]) -> TwoPools:
 
 
 def everything(top: Path) -> dict[str, tuple[int, ...]]:
-    """Each name with its mode and owner, files with size and time; without what a replication notes of itself."""
+    """Returns each name with its mode and owner, files with size and time; without the records of a replication about itself."""
     answer = {}
     for path in top.rglob("*"):
         name, status = str(path.relative_to(top)), path.lstat()
@@ -35,12 +35,12 @@ def everything(top: Path) -> dict[str, tuple[int, ...]]:
 
 
 def send(two: TwoPools, kind: str, target: str = "x") -> None:
-    """Has the first server send that stream from now on."""
+    """Makes the first server send that stream from now on."""
     two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool {kind} {shlex.quote(target)}")
 
 
 def failure(two: TwoPools, kind: str, target: str) -> str:
-    """Why that stream failed; it took not much longer than `stall`, and nothing of it is left."""
+    """Returns why that stream failed, after requiring that it took not much longer than `stall`, and that nothing of it is left."""
     send(two, kind, target)
     begun = time.monotonic()
     answer = two.fetch(status=1)[0]
@@ -53,7 +53,7 @@ def failure(two: TwoPools, kind: str, target: str) -> str:
 
 @pytest.fixture
 def kept(two: TwoPools) -> Path:
-    """A copy that another host has, with its UUID known to the first server."""
+    """A copy of another host, whose UUID the first server has."""
     other, sent = two.second.pool / "hosts/other", two.first.pool / "kept"
     other.mkdir()
     work("btrfs", "-q", "subvolume", "create", sent)
@@ -78,7 +78,7 @@ def disk() -> Iterator[tuple[Path, int]]:
 @pytest.mark.takes(60)
 @pytest.mark.timeout(900)
 def test_streams_that_no_btrfs_send_makes_fail_and_change_nothing_else(two: TwoPools, kept: Path, disk: tuple[Path, int]) -> None:
-    """One waits for a pipe, and is ended by `stall`. None makes this server say that its own pool is read-only."""
+    """One waits for a pipe, and is ended by `stall`. None makes this server report that its own pool is read-only."""
     image, device = disk
     targets = {"clone-of-another-host": (shown(kept)["Received UUID"],), "device-written": (str(device),)}
     before, notes = everything(two.second.pool), two.second.pool / "hosts/web1/notes.json"
@@ -118,7 +118,7 @@ def test_what_a_strange_stream_may_bring_is_read_only_and_hangs_nothing_that_rea
 
 
 def test_a_stream_that_reserves_the_pools_room_and_then_trickles_is_stopped_by_min_free(two: TwoPools) -> None:
-    """Room is taken by commands of 60 bytes; the others that back up into this pool would find none for as long as it lasts."""
+    """Commands of 60 bytes reserve the space; other backups into this pool would have none as long as the stream lasts."""
     send(two, "device")
     two.fetch()
     before = everything(two.second.pool)

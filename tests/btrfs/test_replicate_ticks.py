@@ -1,4 +1,4 @@
-"""A file counts as one file as long as its inode, size and time of change are the same: two copies that differ have two times."""
+"""A file counts as the same file as long as inode, size and time of change are equal: two different copies have two times."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Several backups of a host that come together: one program receives them, one sync is for all, and each is whole or not there."""
+"""Several backups of a host received together: by one program, with one sync for all, and each is complete or missing."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def test_a_stream_that_does_not_come_whole_costs_none_that_came_before_it(two: T
 def test_a_stream_that_would_change_the_one_before_it_makes_no_backup_of_anything_else(
     two: TwoPools, deed: str, named: int
 ) -> None:
-    """The one before it has no name yet, and lies where the cell can write. It gets its name if it is whole at the end, or not at
+    """The previous backup has no name yet, and the cell can write to it. It gets its name if it is complete at the end, or not at
     all.
     """
     two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool spoils-the-first {deed}")

@@ -1,4 +1,4 @@
-"""Replication in trouble: ends that are killed, a pool that is full or read-only, two at once, a lost catalogue."""
+"""Replication with problems: processes are killed, the pool is full or read-only, two run at once, the catalogue is lost."""
 
 import json
 import os
@@ -100,7 +100,7 @@ def test_a_host_of_which_nothing_came_can_be_backed_up_here(two: TwoPools) -> No
 
 @pytest.mark.parametrize("checkpoint", ["notes.json replaced", "stream received"])
 def test_a_host_that_a_killed_replication_has_marked_can_be_backed_up_here(two: TwoPools, checkpoint: str) -> None:
-    """Nothing of it came, so nothing here is of the other pool; what the kill left of its first backup is gone too."""
+    """No backup of it was received, so nothing here belongs to the other pool; the remains of the killed one are removed."""
     two.night("2026-03-01T22:00:00Z", "a")
     killed(two.second, "after", checkpoint, "replicate", "office", "--now", "2026-03-20T12:00:00Z")
     folder = two.second.pool / "hosts/web1"
@@ -204,7 +204,7 @@ def test_after_a_lost_catalogue_only_differences_are_fetched(two: TwoPools) -> N
 
 
 def test_what_went_wrong_first_is_told_also_when_the_dashboard_cannot_be_told_of_it(two: TwoPools) -> None:
-    """The folder of all hosts goes while the second backup arrives: it cannot be placed, and the hosts here are unknown."""
+    """The folder of all hosts is removed while the second backup arrives: it cannot be stored, and the hosts here are unknown."""
     two.night("2026-03-01T22:00:00Z", "a")
     two.fetch()
     two.night("2026-03-02T22:00:00Z", "b")

@@ -1,4 +1,4 @@
-"""Copies give way to those who make, expire or balance backups in the same pool, also between two backups of one host."""
+"""Copies wait for commands that make, expire or balance backups in the same pool, also between two backups of one host."""
 
 import json
 import shlex
@@ -21,12 +21,12 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.slow]
 
 
 def line(locks: Path, folder: Path, listed: Path, *names: str) -> list[str]:
-    """A command that holds these locks in turn; `folder` gets the flag and the log."""
+    """Returns a command that holds these locks in turn; `folder` gets the flag and the log."""
     return [sys.executable, "-m", "tests.beds.holding", *map(str, (locks, folder / "held", folder / "log", listed)), *names]
 
 
 def while_held(locks: Path, name: str, nights: Nights, words: tuple[str, ...], nothing_yet: Callable[[], bool]) -> None:
-    """Runs the command while this process holds that lock, sees that it waits and has done nothing, and continues it."""
+    """Runs the command while this process holds that lock, requires that it waits and has done nothing, and lets it continue."""
     with take_lock(locks / name, f"a {name} of a test", "2026-03-20T12:00:00Z"):
         line = [sys.executable, "-m", "backupd", "--config", str(nights.config), *words]
         process = subprocess.Popen(line, cwd=TOP, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -75,7 +75,7 @@ def test_between_two_backups_of_a_host_a_night_an_expiry_and_a_balance_go_first(
     "name", ["night", pytest.param("expire", marks=pytest.mark.long), pytest.param("balance", marks=pytest.mark.long)]
 )
 def test_what_is_sent_to_another_server_waits_for_what_is_done_here(make_btrfs: Callable[..., Path], name: str) -> None:
-    """The other server, which would give up otherwise, gets a message."""
+    """The other server, which would otherwise stop waiting, gets a message."""
     two = Pushing(make_btrfs(), make_btrfs())
     first = two.night("2026-03-01T22:00:00Z", "a")
     words = ("replicate", "--now", "2026-03-20T12:00:00Z")

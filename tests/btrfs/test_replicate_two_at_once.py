@@ -1,4 +1,4 @@
-"""Two replicas of one pool that both want a host, and fetch for the first time at the same moment: one of them has it."""
+"""Two replicas of one pool that include the same host, and fetch for the first time at the same moment: one of them gets it."""
 
 import json
 import subprocess
@@ -19,7 +19,9 @@ NOW = ("--now", "2026-03-20T12:00:00Z")
 
 
 def both_at_once(two: TwoPools, *names: str) -> dict[str, str]:
-    """What two processes say, each of its replica. Both have planned before either begins: until then both give way to a night."""
+    """Returns the output of two processes, one for each replica. Both have planned before either starts: until then both wait for a
+    night.
+    """
     words = [sys.executable, "-m", "backupd", "--config", str(two.second.config), "replicate", *NOW]
     by_name = {name: two.second.top / f"said-{name}" for name in names}
     with ExitStack() as held, take_lock(two.second.pool / ".btrkeep/locks/night", "a night of a test", "2026-03-20T12:00:00Z"):

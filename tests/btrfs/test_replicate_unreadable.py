@@ -32,7 +32,7 @@ def at(day: int, hour: int = 22) -> str:
 
 
 def unreadable(two: TwoPools, name: str) -> list[str]:
-    """The files of a copy that the disk cannot read."""
+    """Returns the files of a copy that the disk cannot read."""
     bad = []
     for path in sorted(two.second.data("web1", two.source, name).rglob("*")):
         try:
@@ -44,7 +44,7 @@ def unreadable(two: TwoPools, name: str) -> list[str]:
 
 
 def damaged_by_copy(two: TwoPools) -> dict[str, list[str]]:
-    """The files that are known to be damaged, by copy."""
+    """Returns the files that are known to be damaged, by copy."""
     by_name: dict[str, list[str]] = {}
     for name, path in rows(two.second, "select name, path from damage order by path"):
         by_name.setdefault(name, []).append(path)
@@ -52,7 +52,7 @@ def damaged_by_copy(two: TwoPools) -> dict[str, list[str]]:
 
 
 def with_a_damaged_copy(make_btrfs: Callable[..., Path]) -> TwoPools:
-    """One copy, one file of which is damaged, and known to be."""
+    """One copy with one file that is known to be damaged."""
     two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M"))
     content = os.urandom(MIB)
     (two.source / "database").write_bytes(content)
@@ -192,7 +192,7 @@ def test_a_parent_with_unreadable_metadata_is_skipped_although_the_damage_was_un
     [("data", "ssh"), ("metadata", "ssh"), ("metadata", "folder")],
 )
 def test_a_backup_that_cannot_be_sent_keeps_no_newer_one_back(make_btrfs: Callable[..., Path], subject: str, way: str) -> None:
-    """Of a folder there is no catalogue."""
+    """A pool in a folder has no catalogue here."""
     two = TwoPools(make_btrfs(size="300M", mkfs=("-m", "single")), make_btrfs(size="300M"))
     for day in (1, 2, 3):
         for number in range(300):

@@ -1,4 +1,4 @@
-"""What `backupd restore` gives back to a folder is what the backup has, and nothing else there is touched."""
+"""`backupd restore` to a folder: the result equals the backup, and nothing else there changes."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ PROGRAM = f"env PYTHONPATH={shlex.quote(str(TOP))} {shlex.quote(sys.executable)}
 
 @pytest.fixture(scope="module")
 def backed_up(_shared_mount: Path) -> Iterator[Nights]:
-    """A host web1 with everything that a tree can hold, backed up once. Tests of this module only read it."""
+    """A host web1 with everything that a tree can contain, backed up once. Tests of this module only read it."""
     top = Path(tempfile.mkdtemp(prefix="restore-", dir=_shared_mount)) / "top"
     work("btrfs", "-q", "subvolume", "create", top)
     nights = Within(top)
@@ -357,7 +357,7 @@ def test_a_reflink_shares_every_extent_and_only_then_counts_as_the_same(backed_u
 def test_a_folder_or_name_that_cannot_be_read_is_told_and_all_else_comes_back(
     backed_up: Nights, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As from a broken disk."""
+    """As from a failing disk."""
     contents = backed_up.source / "srv" / "contents"
 
     def names(folder: int) -> Iterator[bytes]:

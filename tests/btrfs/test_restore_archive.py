@@ -1,4 +1,4 @@
-"""An archive contains what went into it, according to GNU tar, Python's tarfile and Info-ZIP."""
+"""An archive contains exactly the files that were written to it, according to GNU tar, Python's tarfile and Info-ZIP."""
 
 import errno
 import fcntl
@@ -35,7 +35,7 @@ EXTRACT = ("tar", "-x", WARNINGS, "--xattrs", "--xattrs-include=*", "--acls", "-
 
 @pytest.fixture
 def backup(shared_btrfs: Path) -> Path:
-    """A folder as a backup is: everything that a host can have is below `data`."""
+    """A folder in the form of a backup: everything that a host can have is below `data`."""
     everything(shared_btrfs / "data" / "srv")
     return shared_btrfs
 
@@ -147,7 +147,7 @@ def test_names_that_are_no_utf8_are_readable_in_a_zip(backup: Path, tmp_path: Pa
 
 
 def test_what_is_mounted_in_a_backup_is_in_no_archive_and_ends_it(backup: Path, tmp_path: Path) -> None:
-    """It hides what the backup has there."""
+    """The mount hides files of the backup."""
     point = backup / "data" / "srv" / "contents" / "empty-folder"
     work("mount", "-t", "tmpfs", "tmpfs", point)
     try:
@@ -192,7 +192,7 @@ def test_memory_is_bounded_whatever_the_size(shared_btrfs: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_ends_the_archive(backup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half an archive must not look like a whole one."""
+    """A partial archive must not look like a complete one."""
     real = os.pread
 
     def broken(fd: int, length: int, offset: int) -> bytes:
@@ -267,7 +267,7 @@ def test_a_tar_that_a_signal_ends_with_the_last_bytes_of_a_member_is_incomplete_
         (data / f"folder{number}").mkdir()
 
     def stopped(last: int) -> bytes:
-        """The tar of which that many pieces are written."""
+        """Returns the tar of which that many pieces were written."""
         out: list[bytes] = []
 
         class Stopped:
@@ -348,7 +348,7 @@ def test_a_tar_into_a_pipe_has_large_files_from_the_kernel_and_is_whole_only_at_
 def test_a_large_file_that_ends_early_or_a_reader_that_leaves_is_named(
     shared_btrfs: Path, monkeypatch: pytest.MonkeyPatch, reads: bool
 ) -> None:
-    """The kernel's error while it sends does not show whose it is."""
+    """The kernel's error during sendfile does not show which side failed."""
     (shared_btrfs / "data").mkdir()
     large, real = shared_btrfs / "data" / "large", os.sendfile
     large.write_bytes(os.urandom(4 << 20))
@@ -378,7 +378,7 @@ def test_a_large_file_that_ends_early_or_a_reader_that_leaves_is_named(
 
 
 def test_a_tar_waits_for_its_reader_where_writes_to_the_pipe_do_not(shared_btrfs: Path) -> None:
-    """As below a program that has opened the pipe without waiting (O_NONBLOCK), and has it back so."""
+    """As in a pipe that another program has opened without waiting (O_NONBLOCK), and must keep that mode."""
     (shared_btrfs / "data").mkdir()
     for number in range(40):
         (shared_btrfs / "data" / f"small{number}").write_bytes(os.urandom(100_000))
@@ -401,7 +401,7 @@ def test_a_tar_waits_for_its_reader_where_writes_to_the_pipe_do_not(shared_btrfs
 
 
 def test_what_cannot_be_deflated_costs_no_time_and_a_zip_of_both_is_whole(shared_btrfs: Path, tmp_path: Path) -> None:
-    """Each mebibyte is deflated or framed by itself: here random bytes and text take turns in one file."""
+    """Each mebibyte is deflated or stored separately: here random bytes and text alternate in one file."""
     (shared_btrfs / "data").mkdir()
     text = b"a line of a log that deflates well\n" * (1 << 15)
     (shared_btrfs / "data" / "both").write_bytes(os.urandom(1 << 20) + text + os.urandom((1 << 20) + 7) + text[:-3])

@@ -1,4 +1,4 @@
-"""Plain files are restored many at a time, by several processes: the result is the same, whatever entries are in between."""
+"""Plain files are restored in batches, by several processes: the result is the same, whatever entries are in between."""
 
 import errno
 import json
@@ -105,7 +105,7 @@ def test_on_the_pools_filesystem_data_are_shared(nights: Nights) -> None:
 
 
 def test_what_the_destination_hands_down_does_not_stay(nights: Nights) -> None:
-    """The default ACL of the folder that is restored into."""
+    """The default ACL of the destination folder."""
     top, out = _many(nights, 30), nights.top / "out"
     out.mkdir()
     work("setfacl", "-d", "-m", "u:1234:rwx", out)
@@ -150,7 +150,7 @@ def test_a_small_file_that_changes_before_the_comparison_is_named(nights: Nights
 
 
 def test_on_the_pool_a_file_that_changes_after_the_sync_is_named(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its new data is not on the disk yet, and its time is that of the backup again."""
+    """Its new data is not on the disk yet, and its time equals that of the backup."""
     top, out, sync = nights.source / "top", nights.top / "out", to_folder._sync
     for folder in ("one", "other"):
         for number in range(40):

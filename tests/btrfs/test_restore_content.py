@@ -1,4 +1,4 @@
-"""What `backupd restore` does with a file that has the size and the time of the backup's, and other content."""
+"""`backupd restore` with a file that has the size and the time of the backup's, but other content."""
 
 import fcntl
 import hashlib
@@ -51,7 +51,7 @@ def backed_up(nights: Nights, **more: object) -> Path:
 
 
 def spoil(path: Path) -> None:
-    """Other content in the middle; size and time stay, as after a disk fault, a torn write, or a hidden attack."""
+    """Changes content in the middle; size and time do not change, as after a disk fault, a torn write, or a hidden attack."""
     before = path.stat()
     with path.open("r+b") as file:
         file.seek(before.st_size // 2)
@@ -207,7 +207,7 @@ def test_files_with_the_same_items_have_the_same_content(shared_btrfs: Path) -> 
 
 
 def begins(file: Path) -> int:
-    """The block where the only extent of a file is."""
+    """Returns the block of the file's only extent."""
     work("sync", file)
     (answer,) = re.findall(r"^ +0: +0\.\. *\d+: +(\d+)\.\.", work("filefrag", "-v", file).stdout, re.MULTILINE)
     return int(answer)
@@ -296,7 +296,7 @@ def test_the_holes_of_a_file_take_no_memory_while_it_is_compared(shared_btrfs: P
 
 
 def _holey(path: Path) -> Path:
-    """A long run of data, 200 short ones, and a hole at the end."""
+    """Makes a long run of data, 200 short ones, and a hole at the end."""
     with write(path, "").open("r+b") as file:
         file.write(os.urandom(3 << 20))
         for number in range(200):

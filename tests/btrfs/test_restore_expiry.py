@@ -68,7 +68,7 @@ def test_two_programs_may_read_a_backup_and_none_deletes_it_then(pool: Expiries)
 
 
 def test_a_backup_that_is_deleted_in_the_middle_is_read_to_its_end(pool: Expiries) -> None:
-    """By hand: btrfs keeps the files for as long as they are open, but their device gets another number."""
+    """Deleted manually: btrfs keeps the files for as long as they are open, but their device gets another number."""
     (name,) = pool.history("web", 1)
     backup = pool.backup("web", name)
     writable(backup)

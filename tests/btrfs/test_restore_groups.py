@@ -118,7 +118,7 @@ def test_a_further_name_is_no_name_of_what_came_into_the_place_of_the_first(tmp_
 
 
 def test_further_names_whose_folder_was_moved_away_are_given_back(tmp_path: Path) -> None:
-    """Restored one by one, each is reported; an error would end the whole restore."""
+    """Restored one by one, each is reported; an error here would end the whole restore."""
     links, files = LinkPlacer(), [PlainFile(b"further", 4, 4096, 0o644, 0, 0, 0, inode=7, links=2)]
     links.place(7, 2, (b"first",), write(tmp_path / "first", "ours").stat().st_ino)
     with Destination(tmp_path, make=True) as to:
@@ -152,7 +152,7 @@ def _change_link(out: Path) -> None:
 
 
 def _change_further(out: Path) -> None:
-    """Another file with the same content."""
+    """Writes another file with the same content."""
     work("cp", "-a", out / "file", out / "copy")
     (out / "copy").rename(out / "further")
 
@@ -207,7 +207,7 @@ def test_a_folder_takes_the_name_of_nothing_and_leaves_nothing_behind(tmp_path: 
 def test_a_folder_that_another_user_moves_to_the_name_of_a_new_one_does_not_get_its_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """Who owns the folder around them may do that, also with one of root's; it would then be that user's."""
+    """The owner of the parent folder can do that, also with a folder of root's; it would then belong to that user."""
     (tmp_path / "source" / "theirs").mkdir(parents=True)
     os.chown(tmp_path / "source" / "theirs", 1000, 1000)
     write(tmp_path / "to" / "of root" / "secret").parent.chmod(0o700)
@@ -320,7 +320,7 @@ def test_a_leftover_folder_of_a_killed_restore_is_deleted(nights: Nights, tmp_pa
 
 
 def test_equal_inode_numbers_of_two_filesystems_make_no_hard_link(nights: Nights, tmp_path: Path) -> None:
-    """The destination has another filesystem below it, and numbers are counted on each by itself."""
+    """The destination has another filesystem below it, and each has its own inode numbers."""
     top, out = nights.source / "srv", tmp_path / "out"
     write(top / "a", "of the backup")
     (top / "m").mkdir()
@@ -419,7 +419,7 @@ def test_attributes_that_come_or_go_before_the_comparison_are_reported(nights: N
 
 
 def test_folders_that_go_to_one_place_together_are_all_there(nights: Nights, tmp_path: Path) -> None:
-    """More than one batch has, some with files and some without."""
+    """More folders than one batch has, some with files and some without."""
     top, out = nights.source / "tree", tmp_path / "out"
     for number in range(150):
         (top / f"{number:03}").mkdir(parents=True)

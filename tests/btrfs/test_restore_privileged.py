@@ -42,7 +42,7 @@ def hostile(nights: Nights, **more: object) -> Path:
 
 
 def powers(folder: Path) -> set[str]:
-    """Names below the folder that give power, as find and getcap see them."""
+    """Returns names below the folder that give privileges, by find and getcap."""
     done = work("find", folder, "(", "-type", "f", "-perm", "/6000", ")", "-o", "-type", "b,c").stdout.splitlines()
     capable = [line.partition(" ")[0] for line in work("getcap", "-r", folder).stdout.splitlines()]
     return {Path(line).name for line in [*done, *capable] if line}
@@ -127,7 +127,7 @@ def modes(path: Path) -> tuple[int, int, int]:
 def test_the_folder_that_is_made_stays_roots_alone_whatever_the_root_of_the_host_was_like(
     nights: Nights, tmp_path: Path, overwrite: tuple[str, ...]
 ) -> None:
-    """The root of the backup is an open one: so is what of it is restored."""
+    """The root of the backup is open for all users: so are the files restored from it."""
     srv = hostile(nights)
     data = nights.backup("web1") / "data"
     assert modes(data)[0] & 0o005
@@ -141,7 +141,7 @@ def test_the_folder_that_is_made_stays_roots_alone_whatever_the_root_of_the_host
 
 
 def seen_by_others(folder: Path) -> list[str]:
-    """The content of a folder that an unprivileged user can find."""
+    """Returns the content of a folder that an unprivileged user can find."""
     words = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "find", folder, "-mindepth", "1")
     return work(*words, check=False).stdout.splitlines()
 

@@ -28,7 +28,7 @@ def immutable(nights: Nights) -> Iterator[Path]:
 
 
 def change(file: Path) -> None:
-    """The files differ from the backup, and one of them is immutable."""
+    """Changes the files, and makes one of them immutable."""
     for name in ("a", "b"):
         write(file.parent / name, "changed since")
     (file.parent / "c").unlink()

@@ -1,4 +1,4 @@
-"""`backupd restore` that is stopped, killed, runs into a full disk or is to write where it must not."""
+"""`backupd restore` that is stopped, killed, fills the disk or gets a forbidden destination."""
 
 import errno
 import json
@@ -51,14 +51,14 @@ def big(nights: Nights, files: int = 40) -> Path:
 
 
 def names_in(folder: Path, pattern: str = "*") -> int:
-    """The number of names below a folder that match, by `find`, which ignores files that disappear while it runs."""
+    """Returns the number of names below a folder that match, by `find`, which ignores files that disappear while it runs."""
     return work("find", folder, "-mindepth", "1", "-name", pattern, check=False).stdout.count("\n")
 
 
 def test_killed_in_the_middle_it_goes_on_and_nothing_is_left_behind(
     nights: Nights, tmp_path: Path, backupd_running: Callable[..., "subprocess.Popen[str]"]
 ) -> None:
-    """Killed wherever it is, three times."""
+    """Killed three times, at any moment."""
     top, out = big(nights), tmp_path / "out"
     words = ("--config", nights.config, "restore", "web1", top, "--to", out)
     for _ in range(3):
@@ -175,7 +175,7 @@ def test_a_full_filesystem_is_reported_with_the_number_of_all_names_that_were_re
 
 
 def test_the_pool_beneath_the_destination_is_never_written_to_nor_dressed(nights: Nights) -> None:
-    """A backup of this machine, given back to where it was: the pool's mount point is in it."""
+    """A backup of this machine, restored to its original place: that contains the pool's mount point."""
     write(nights.source / "pool" / "hosts" / "web1" / "notes.json", "{}")
     (nights.source / "empty" / "pool").mkdir(parents=True)
     write(nights.source / "empty" / "beside")
@@ -471,7 +471,7 @@ def test_a_restore_whose_data_the_disk_did_not_take_has_failed_and_the_next_one_
 
 
 def test_a_full_filesystem_is_not_taken_for_one_that_cannot_store_an_attribute(nights: Nights, ext4: Path) -> None:
-    """An attribute needs a block, an empty file none."""
+    """An attribute needs a block, an empty file does not."""
     top, filler = nights.source / "many", ext4 / "filler"
     for number in range(100):
         os.setxattr(write(top / f"file{number}", ""), "user.long", os.urandom(300))

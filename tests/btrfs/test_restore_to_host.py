@@ -1,4 +1,4 @@
-"""What `backupd restore --to-host` gives back over ssh, with a real sshd and the machine's own rsync."""
+"""`backupd restore --to-host` over ssh, with a real sshd and the machine's own rsync."""
 
 import ctypes
 import fcntl
@@ -241,7 +241,7 @@ def test_where_something_was_what_comes_after_the_look_is_not_deleted_to_make_ro
 def test_what_is_of_another_kind_there_is_never_deleted_to_make_room(
     web1: Nights, tmp_path: Path, overwrite: tuple[str, ...]
 ) -> None:
-    """rsync would: a symlink to a folder, in the place of a folder, above all."""
+    """rsync would delete it: above all a symlink to a folder, instead of a folder."""
     srv = web1.source / "srv"
     write(srv / "folder" / "file", "of the backup")
     write(srv / "plain", "of the backup")
@@ -416,7 +416,7 @@ def test_a_symlink_in_the_place_of_a_folder_above_leads_nowhere(web1: Nights, tm
 def test_a_folder_that_a_user_exchanges_for_a_symlink_meanwhile_leads_to_no_place_of_root(
     web1: Nights, overwrite: tuple[str, ...]
 ) -> None:
-    """He does it again and again, also while rsync writes. His folder is his own, `etc` beside it is root's."""
+    """The user does it repeatedly, also while rsync writes. The folder belongs to the user, `etc` beside it to root."""
     if rsync_version().numbers < (3, 5):
         pytest.skip("an older rsync on the host goes through such symlinks")
     srv, home = web1.source / "srv", web1.source / "srv" / "home"
@@ -450,7 +450,7 @@ def test_a_folder_that_a_user_exchanges_for_a_symlink_meanwhile_leads_to_no_plac
 
 
 def asked_for(nights: Nights, *words: str) -> str:
-    """The error of a preview of a restore to web1. A preview that runs for a minute is ended."""
+    """Returns the error of a preview of a restore to web1. A preview that runs for a minute is ended."""
     command = (sys.executable, "-m", "backupd", "--config", str(nights.config), "restore", "web1", str(nights.source), *words)
     with subprocess.Popen((*command, "--to-host"), cwd=TOP, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -68,7 +68,7 @@ def test_a_link_of_another_user_leads_nowhere(backed_up: Nights, tmp_path: Path,
 
 
 def test_a_folder_that_another_user_makes_after_it_was_looked_at_is_not_written_to(tmp_path: Path) -> None:
-    """The look and the writing are minutes apart where a preview comes between, and `ps` shows the command."""
+    """Check and write are minutes apart if there is a preview in between, and `ps` shows the command."""
     folder = tmp_path / "new"
     with Destination(folder, make=False):
         folder.mkdir()

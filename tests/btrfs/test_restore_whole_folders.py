@@ -1,4 +1,4 @@
-"""Folders with few plain files in them are made whole in a folder of root alone, and then get their place."""
+"""Folders with few plain files are completed in a folder that only root can access, and then moved to their place."""
 
 import errno
 import os
@@ -38,7 +38,7 @@ def nights(shared_btrfs: Path) -> Nights:
 
 
 def _folder(path: Path, files: int = 5) -> Path:
-    """With files, symlinks, owners, modes, attributes, an ACL and times."""
+    """Makes a folder with files, symlinks, owners, modes, attributes, an ACL and times."""
     for number in range(files):
         file = write(path / f"file{number}", "text" * number)
         os.chown(file, 1000 * (number % 2), 2000)
@@ -61,7 +61,7 @@ def _folder(path: Path, files: int = 5) -> Path:
 
 @contextmanager
 def _opened(tmp_path: Path) -> Iterator[tuple[int, int, int]]:
-    """The folders staging, source and to."""
+    """Opens the folders staging, source and to."""
     fds = list[int]()
     try:
         for name in ("staging", "source", "to"):

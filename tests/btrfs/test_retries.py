@@ -1,4 +1,4 @@
-"""Broken connections: the number of tries, which files are kept, and when a retry is pointless."""
+"""Broken connections: the number of attempts, which files are kept, and when another attempt is pointless."""
 
 import os
 import shlex

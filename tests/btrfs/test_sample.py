@@ -45,7 +45,7 @@ def write(path: Path, size: int) -> None:
 
 
 def diskstats(devices: list[str]) -> tuple[int, int]:
-    """Bytes read from and written to them, of /proc/diskstats."""
+    """Returns the bytes read from and written to them, by /proc/diskstats."""
     rows = [line.split() for line in Path("/proc/diskstats").read_text().splitlines()]
     ours = [row for row in rows if f"/dev/{row[2]}" in devices]
     assert len(ours) == len(devices)

@@ -1,4 +1,4 @@
-"""Transfers that would fill the pool: the one that grows fastest is stopped before, the others come to their end."""
+"""Transfers that would fill the pool: the fastest one is stopped in time, the others complete."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def run(nights: Nights, *names: str) -> tuple[int, dict[str, dict[str, str]], st
 
 
 def room(point: Path) -> int:
-    """The result of df, after everything is written."""
+    """Returns the result of df, after all data is written."""
     subprocess.run(["btrfs", "filesystem", "sync", point], check=True)
     statvfs_result = os.statvfs(point)
     return statvfs_result.f_bavail * statvfs_result.f_frsize

@@ -106,7 +106,7 @@ def ours(mount: Path, *words: str) -> dict[str, Any]:
 
 
 def items(mount: Path, kind: str) -> list[int]:
-    """The lengths of the free space items of that kind, as btrfs-progs prints them."""
+    """Returns the lengths of the free space items of that kind, printed by btrfs-progs."""
     shown = work("btrfs", "inspect-internal", "dump-tree", "-t", "10", btrfs.devices_of(mount)[0]).stdout
     return [int(line.split(f" {kind} ")[1].split(")")[0]) for line in shown.splitlines() if f" {kind} " in line]
 
@@ -247,7 +247,7 @@ def test_the_map_shows_the_file_where_it_lies_and_the_stripes_where_they_are(btr
 
 
 def stripes(mount: Path) -> list[tuple[int, int, int]]:
-    """(vaddr, devid, paddr) of each device extent, as btrfs-progs prints them."""
+    """Returns (vaddr, devid, paddr) of each device extent, printed by btrfs-progs."""
     shown = work("btrfs", "inspect-internal", "dump-tree", "-t", "dev", btrfs.devices_of(mount)[0]).stdout.splitlines()
     numbers = []
     for line, after in zip(shown, [*shown[2:], "", ""], strict=False):
@@ -301,7 +301,7 @@ def test_without_top_the_table_has_twenty_lines(shape: Callable[[str], Path], mo
 
 
 def shown(line: str) -> tuple[int, int, int]:
-    """vaddr, fragments and the whole part of the score of a line with costs: sizes are two words."""
+    """Returns vaddr, fragments and the integer part of the score of a line with costs: sizes are two words."""
     vaddr, _, _, fragments, _, _, score, *_ = line.split()
     return int(vaddr), int(fragments), int(score.partition(".")[0])
 

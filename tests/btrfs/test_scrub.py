@@ -26,7 +26,7 @@ def status_of(point: Path) -> dict[str, str]:
 
 
 def spoil(device: str, marked: bytes) -> int:
-    """Overwrites every place of the device where these bytes begin; how many that were."""
+    """Overwrites every place of the device where these bytes begin; returns their number."""
     count = 0
     with Path(device).open("r+b") as disk:
         while chunk := disk.read(1 << 20):
@@ -106,7 +106,7 @@ def test_one_that_is_stopped_is_cancelled_and_taken_up_again(
 
 
 def slow_down(point: Path, limit: str) -> None:
-    """By what the kernel offers for that (Linux 5.14), which `btrfs scrub limit` sets in newer versions of the program."""
+    """Uses the kernel's own limit (Linux 5.14), which `btrfs scrub limit` sets in newer versions of the program."""
     uuid = work("findmnt", "-no", "UUID", point).stdout.strip()
     for file in Path(f"/sys/fs/btrfs/{uuid}/devinfo").glob("*/scrub_speed_max"):
         file.write_text(limit)
@@ -142,7 +142,7 @@ def test_what_was_never_scrubbed_has_no_state() -> None:
 
 
 def test_without_a_device_each_scrub_reads_the_others_as_a_whole_and_names_it(nights: Nights) -> None:
-    """btrfs-progs take up the scrub of the missing device alone from the second time on: it reads nothing, and exits 0."""
+    """From the second time on, btrfs-progs resumes only the scrub of the missing device: it reads nothing, and exits with 0."""
     marked = b"mark of this test" * 8
     (nights.source / "file").write_bytes((marked + bytes(4096))[:4096] * 10)
     nights.host("web1", nights.source)

@@ -21,7 +21,7 @@ Lose = Callable[[Path], object]
 
 @pytest.fixture
 def first(nights: Nights) -> str:
-    """The name of the first of two backups."""
+    """Returns the name of the first of two backups."""
     (nights.source / "changed").write_text("a")
     nights.host("web1", nights.source)
     for content in "ab":

@@ -242,7 +242,7 @@ def test_what_commands_say_is_said_here_too(pool: Nights, service: Service) -> N
 
 
 def test_the_second_who_asks_for_the_doctor_gets_what_the_first_was_told(pool: Nights, service: Service) -> None:
-    """Although there is something new, as the command shows."""
+    """Although there is a new finding, as the command shows."""
     first = service.agent().ask("doctor")
     mount = work("findmnt", "--noheadings", "--output", "TARGET", "--target", pool.top).stdout.strip()
     work("mount", "-o", "remount,commit=900", mount)
@@ -293,7 +293,7 @@ def test_a_folder_as_tar_holds_what_is_there(pool: Nights, service: Service) -> 
 
 
 def rss(pid: int) -> int:
-    """Bytes that a process had at the most."""
+    """Returns the peak memory of a process in bytes."""
     (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(line) * 1024
 

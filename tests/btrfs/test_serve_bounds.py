@@ -70,13 +70,15 @@ def life(number: int, data: Path) -> None:
 
 
 def poem(number: int) -> str:
-    """5,000 lines, of which each second one occurs in both versions some 25 times: the worst case for a comparison by lines."""
+    """Makes 5,000 lines, of which every second one occurs in both versions some 25 times: the worst case for a
+    comparison by lines.
+    """
     chance = Random(2)
     return "".join(f"line {chance.randrange(100)}\n{number} {value}\n" for value in range(2499))
 
 
 def deep(data: Path) -> None:
-    """Files with paths of twelve kilobytes, without any UTF-8."""
+    """Makes files with paths of twelve kilobytes, without any UTF-8."""
     fd = os.open(data, os.O_RDONLY)
     for _ in range(DEPTH):
         os.mkdir(NO_TEXT, dir_fd=fd)
@@ -89,7 +91,7 @@ def deep(data: Path) -> None:
 
 
 def links(data: Path) -> None:
-    """A folder of symlinks as a hostile host makes them: 182 MB of JSON, were there 5,000."""
+    """Makes a folder of symlinks like a hostile host: with 5,000 of them, 182 MB of JSON."""
     fd = os.open(data, os.O_RDONLY)
     for name in LINKS.split(b"/")[1:]:
         os.mkdir(name, dir_fd=fd)
@@ -127,7 +129,7 @@ def service(crowd: Nights) -> Iterator[Service]:
 
 
 def taken(service: Service, act: Callable[[], object]) -> int:
-    """The bytes of memory that the service needed more during the block."""
+    """Returns how much more memory the service needed during the block, in bytes."""
     proc = Path(f"/proc/{service.process.pid}")
     (proc / "clear_refs").write_text("5")  # the peak is that of now, see proc(5)
     before = _status(proc, "VmRSS")
@@ -340,7 +342,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 @contextmanager
 def serving_here(config: Path) -> Iterator[Callable[..., Any]]:
-    """The verbs by themselves, in this process, whose limits a test can set."""
+    """Runs the verbs alone in this process, whose limits a test can set."""
     service = ServiceContext("x", config, Clock(), systemd=False)
     here, present = socket.socketpair()
 

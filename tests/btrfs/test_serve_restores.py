@@ -101,7 +101,7 @@ def bound(subject: Path, to: Path) -> Iterator[None]:
 
 
 def test_no_symlink_and_no_mount_in_such_a_folder_leads_out_of_it(nights: Nights) -> None:
-    """The backup has a folder, in whose place is now a way to another one: a symlink, then a bind mount."""
+    """A folder of the backup was replaced by a way to another folder: a symlink, then a bind mount."""
     www, outside = nights.source / "www", nights.top / "outside"
     write(outside / "kept", "mine")
     outside.chmod(0o700)

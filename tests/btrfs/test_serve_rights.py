@@ -62,7 +62,7 @@ def service(pool: Nights, login: Path) -> Iterator[Service]:
 
 
 def kind(service: Service, name: str, verb: str, **arguments: object) -> str:
-    """How it is answered: "ok", or the kind of the refusal."""
+    """Returns how it is answered: "ok", or the kind of the refusal."""
     try:
         RootServiceClient(service.socket, "root", 20, f"btrkeep_{name}").ask(verb, **arguments)
     except RequestRefused as refused:

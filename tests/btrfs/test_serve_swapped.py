@@ -39,7 +39,7 @@ class Asked:
         self.counts: Counter[str] = Counter()
 
     def each(self) -> None:
-        """Every verb that reads files, once."""
+        """Sends every verb that reads files, once."""
         self._ask(lambda: json.dumps(self._agent().ask("browse", **self._backup, path=self.inner)).encode())
         self._ask(lambda: json.dumps(self._agent().ask("browse", **self._backup, path=f"{self.inner}/file")).encode())
         self._ask(lambda: json.dumps(self._agent().ask("versions", host="here", path=f"{self.inner}/file", content=True)).encode())
@@ -52,7 +52,7 @@ class Asked:
 
     @property
     def both_were_met(self) -> bool:
-        """Whether requests met both states; otherwise the test proves nothing."""
+        """Returns True if requests met both states; otherwise the test proves nothing."""
         return bool(self.counts["own"] and self.counts["missing"] + self.counts["usage"] + self.counts["failed"])
 
     @property

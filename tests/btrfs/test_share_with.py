@@ -1,4 +1,4 @@
-"""`share_with`: what a run wrote shares data with the newest backup of a host like it; rsync, find and btrfs are the truth.
+"""`share_with`: the files of a run share data with the newest backup of a similar host; compared with rsync, find and btrfs.
 
 All hosts of a test are fetched from the same path, one after the other: changes there in between are their differences.
 """
@@ -28,7 +28,7 @@ BIG = 2 * MIB + 100  # not whole blocks
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Sources that lie on another filesystem than the pool."""
+    """Sources that are on another filesystem than the pool."""
     tree = tmp_path / "usr"
     (tree / "lib").mkdir(parents=True)
     (tree / "lib" / "both").write_bytes(os.urandom(BIG))
@@ -49,7 +49,7 @@ def pair(top: Path, tree: Path) -> Nights:
 
 
 def unlike(nights: Nights, host: str, tree: Path) -> str:
-    """What rsync would still bring of the tree, or delete."""
+    """Returns the names of the tree that rsync would still transfer or delete."""
     return work(
         "rsync", "-n", "-aHAXc", "--delete", "--itemize-changes", "--modify-window=-1", f"{tree}/", f"{nights.data(host, tree)}/"
     ).stdout
@@ -132,7 +132,7 @@ def test_a_file_of_the_other_host_that_cannot_be_read_is_not_taken_over(make_btr
 
 
 def test_what_is_only_in_memory_of_the_other_host_is_not_taken_over(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """The disk has lost it since, and the kernel compares cached data."""
+    """The disk has lost it since then, and the kernel compares cached data."""
     top = make_btrfs()
     nights = pair(top, tree)
     nights.run("web1")

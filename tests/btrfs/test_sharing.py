@@ -1,4 +1,4 @@
-"""What a second night writes: only what changed. And holes: of a first copy, and of a sparse file that comes later."""
+"""The writes of a second night: only changed data. And holes: of a first copy, and of a sparse file that is added later."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ def tree(nights: Nights) -> Path:
 
 
 def image(path: Path, size: int = 64 * MIB, data: int = 16 * MIB, *, sparse: bool) -> None:
-    """An image of which a part at the start, the middle and the end is data, and the rest zeros: written, or never written."""
+    """An image with data at the start, in the middle and at the end; the rest is zeros: written, or never written."""
     with path.open("wb") as file:
         if sparse:
             file.truncate(size)
@@ -38,7 +38,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 
 def allocated(path: Path) -> int:
-    """Bytes on disk, after a sync."""
+    """Returns the bytes on disk, after a sync."""
     work("btrfs", "filesystem", "sync", path.parent)
     return int(work("stat", "-c", "%b", path).stdout) * 512
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, a terminal that goes away: the first stops cleanly and keeps what came, a second one at once."""
+"""Ctrl-C, SIGTERM, a closed terminal: the first signal stops cleanly and keeps the received files, a second one stops at once."""
 
 import os
 import re
@@ -45,14 +45,14 @@ def deliver_signal(process: "subprocess.Popen[str]", number: int = signal.SIGTER
 
 
 def pending(pid: int) -> set[int]:
-    """The signals that wait for the process."""
+    """Returns the signals that wait for the process."""
     status = Path(f"/proc/{pid}/status").read_text()
     masks = [int(text, 16) for text in re.findall(r"^(?:Sig|Shd)Pnd:\t(\w+)$", status, re.MULTILINE)]
     return {number for number in range(1, 65) if any(mask >> (number - 1) & 1 for mask in masks)}
 
 
 def written(pid: int) -> int:
-    """Bytes that the process has written so far; 0 when it is gone."""
+    """Returns the bytes that the process has written so far; 0 if it has ended."""
     with suppress(OSError):
         return int(re.findall(r"^wchar: (\d+)$", Path(f"/proc/{pid}/io").read_text(), re.MULTILINE)[0])
     return 0
@@ -85,7 +85,7 @@ def web(nights: Nights, tree: Path) -> Path:
 
 
 def change(tree: Path) -> None:
-    """The whole of it is new, so that a next run has something to save."""
+    """Replaces the whole content, so that the next run has data to transfer."""
     (tree / "big").write_bytes(os.urandom(SIZE))
 
 
@@ -219,7 +219,7 @@ def test_a_signal_during_the_hook_before_ends_it_and_nothing_else_begins(nights:
 def test_a_hook_before_that_ends_well_when_told_to_stop_is_followed_by_after(
     nights: Nights, web: Path, backupd_running: Start
 ) -> None:
-    """What it made (a snapshot, a dump) has to be cleared away."""
+    """Its result (a snapshot, a dump) has to be removed."""
     begun, after = nights.top / "begun", nights.top / "after"
     hook = f"trap 'exit 0' TERM; touch {begun}; while :; do sleep 0.1; done"
     nights.host("web", web, before=["/bin/sh", "-c", hook], after=["/usr/bin/touch", str(after)])
@@ -264,7 +264,7 @@ def test_a_signal_in_the_pause_before_another_attempt_ends_the_pause(nights: Nig
 
 
 def test_a_reader_that_has_seen_enough_does_not_end_the_backups(nights: Nights, web: Path) -> None:
-    """`backupd run | head -1`: the log's reader has ended, the backups are still made."""
+    """`backupd run | head -1`: the reader of the output has ended, but the backups are still made."""
     nights.host("other", web)
     nights.settings("backup", concurrency=1)
     hold_once = hold(nights)

@@ -1,4 +1,4 @@
-"""Nights on a disk that takes its time for each write: everything takes longer, and nothing else is different."""
+"""Nights on a disk with slow writes: everything takes longer, and nothing else is different."""
 
 import json
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def on_a_slow_disk(delay: str, folder: Path) -> Iterator[Nights]:
 
 @pytest.mark.parametrize("delay", ["50ms", pytest.param("1000ms", marks=pytest.mark.long)])
 def test_two_nights_of_three_hosts_complete_and_expire_deletes(delay: str, tmp_path: Path) -> None:
-    """The long form sees whether anything gives up in the minutes that a commit takes."""
+    """The long form shows whether anything times out in the minutes that a commit takes."""
     folder = Path(session.folder(1 << 30)) / f"slow-{delay}"
     folder.mkdir()
     sources = tmp_path / "srv"

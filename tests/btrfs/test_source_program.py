@@ -54,7 +54,7 @@ while True:
 
 @contextmanager
 def working(script: str, *words: str | Path) -> Iterator[None]:
-    """That script of Python runs during the block."""
+    """Runs that Python script during the block."""
     process = subprocess.Popen([sys.executable, "-c", script, *words])
     try:
         yield
@@ -149,7 +149,7 @@ def test_nested_subvolumes_are_in_their_places_and_snapshots_of_others_are_not(
 def test_each_mounted_subvolume_and_a_mounted_folder_is_of_the_snapshot(
     host: SourceHost, btrfs_mount: Path, tmp_path: Path
 ) -> None:
-    """As distributions have it: @ and @home, and a folder that is bound to another place."""
+    """As distributions have it: @ and @home, and a bind mount of a folder."""
     for name in ("@", "@home"):
         work("btrfs", "-q", "subvolume", "create", btrfs_mount / name)
     root, device = btrfs_mount.parent / "root", work("findmnt", "-n", "-o", "SOURCE", btrfs_mount).stdout.strip()
@@ -309,7 +309,7 @@ def test_a_full_filesystem_is_read_live(host: SourceHost, make_btrfs: Callable[.
 
 
 def test_an_allowed_path_that_is_missing_stops_no_transfer(sshd: Sshd, btrfs_mount: Path, tmp_path: Path) -> None:
-    """As the folder of the dumps before the first one."""
+    """For example the folder of the dumps before the first one."""
     (btrfs_mount / "file").write_text("x")
     host = SourceHost(sshd, f"[paths]\nallow = {btrfs_mount}\n        {btrfs_mount}/missing/dumps\n        /no/such\n")
     answer = host.begin(btrfs_mount)

@@ -67,7 +67,7 @@ def test_a_whole_allowed_folder_that_is_gone_comes_back(web1: Nights, sshd: Sshd
 
 
 class Printed:
-    """Keys of the server's own, made by `setup`, and the lines that it prints, which the test adds on the host."""
+    """The server's own keys, made by `setup`, and the lines that it prints, which the test adds on the host."""
 
     def __init__(self, web1: Nights, sshd: Sshd, config: str, **keys: str) -> None:
         self.web1, self.sshd, self.host = web1, sshd, SourceHost(sshd, config)

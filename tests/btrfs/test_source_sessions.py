@@ -1,4 +1,4 @@
-"""btrkeep-source: whose sessions there are, how many, and that none outlives a server, a connection or a kill.
+"""btrkeep-source: the owners and the number of sessions; no session outlives a server, a connection or a kill.
 
 A snapshot that stays keeps deleted data, until the host's filesystem is full.
 """
@@ -27,13 +27,13 @@ def host(sshd: Sshd) -> SourceHost:
 
 
 def snapshots(point: Path) -> list[str]:
-    """The sessions that have a snapshot, as the folder shows it."""
+    """Returns the sessions that have a snapshot, by the folder."""
     folder = point / HIDDEN
     return sorted(path.name.rpartition(".")[0] for path in folder.iterdir()) if folder.exists() else []
 
 
 def mounts_of(host: SourceHost, point: Path) -> list[str]:
-    """The mounts of this test: in its folder, or of its filesystem. Other tests mount theirs meanwhile."""
+    """Returns the mounts of this test: in its folder, or of its filesystem. Other tests mount theirs at the same time."""
     lines = Path("/proc/self/mounts").read_text().splitlines()
     (device,) = {line.split()[0] for line in lines if line.split()[1] == str(point)}
     return [line for line in lines if str(host.folder.parent) in line or line.split()[0] == device]
@@ -48,7 +48,7 @@ def reading(host: SourceHost, name: str, path: Path, target: Path, server: str =
 
 
 def readers(host: SourceHost, name: str) -> list[int]:
-    """The processes that hold the session's lock, as /proc/locks shows them."""
+    """Returns the processes that hold the session's lock, by /proc/locks."""
     lock = host.state / f"{name}.lock"
     inode = f":{lock.stat().st_ino} "
     return [int(line.split()[4]) for line in Path("/proc/locks").read_text().splitlines() if inode in line]

@@ -41,7 +41,7 @@ def comparisons(nights: Nights) -> dict[str, Any]:
 
 
 def connections(nights: Nights, *commands: str) -> None:
-    """What each further connection does before it is made; those after them are made at once."""
+    """Sets an action before each further connection; the connections after those are made at once."""
     script, count = nights.top / "counting", nights.top / "count"
     count.write_text("")
     cases = "".join(f"{number}) {command} ;;\n" for number, command in enumerate(commands, 1))
@@ -55,7 +55,7 @@ def connections(nights: Nights, *commands: str) -> None:
 
 @pytest.mark.slow
 def test_a_folder_that_became_a_symlink_says_nothing_of_the_files_below(nights: Nights, tree: Path) -> None:
-    """rsync follows it when it is asked for a file by name. What differs below real folders is found as ever."""
+    """rsync follows it if a file is requested by name. Differences below real folders are still found."""
     for name in ("a", "a/b", "a/b/c", "a/b/d", "x", "x/y", "elsewhere", "elsewhere/c", "elsewhere/y"):
         (tree / name).mkdir()
     for path in ("a/b/c/file", "a/b/d/file", "x/y/file"):
@@ -180,7 +180,7 @@ def test_a_host_that_fails_while_it_is_compared_costs_the_night_and_the_other_ho
 
 
 def test_what_a_host_has_printed_takes_back_nothing_that_was_said() -> None:
-    """Its own words come among rsync's lines, in any order."""
+    """Its own output is mixed with rsync's lines, in any order."""
     differs, alike = b">fc........|9|a file", b".f         |9|a file"
     for lines in ((differs, alike), (alike, differs), (alike, differs, alike)):
         reader = Reader({b"a file"})

@@ -1,4 +1,4 @@
-"""btrkeep-source: streams of a host's subvolumes. The snapshots that stay are few and of the right server; nothing else is sent."""
+"""btrkeep-source: streams of a host's subvolumes. Few snapshots are kept, of the right server; nothing else is sent."""
 
 import json
 import shlex
@@ -26,7 +26,7 @@ def host(sshd: Sshd) -> SourceHost:
 
 @pytest.fixture
 def tree(btrfs_mount: Path) -> Path:
-    """A subvolume of the host, which is not mounted by itself."""
+    """A subvolume of the host, which is not mounted separately."""
     work("btrfs", "-q", "subvolume", "create", btrfs_mount / "srv")
     (btrfs_mount / "srv/page").write_text("first")
     return btrfs_mount / "srv"
@@ -62,7 +62,7 @@ def kept(tree: Path) -> list[str]:
 
 
 def receive(stream: bytes, into: Path, name: str) -> Path:
-    """What `btrfs receive` makes of it."""
+    """Returns the result of `btrfs receive`."""
     (into / name).mkdir()
     subprocess.run(["btrfs", "-q", "receive", into / name], input=stream, check=True)
     (received,) = (into / name).iterdir()

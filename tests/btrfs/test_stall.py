@@ -1,4 +1,4 @@
-"""A transfer that does not move is ended and kept; one that works in silence is not."""
+"""A transfer without progress is stopped and its files are kept; one that works silently is not stopped."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ def senders(tree: Path) -> list[int]:
 
 @pytest.fixture
 def stopped_sender(nights: Nights, tree: Path, sshd: sshbed.Sshd, backupd_running: Start) -> Iterator["subprocess.Popen[str]"]:
-    """A run over a real ssh whose remote rsync has been stopped in mid-transfer."""
+    """A run over a real ssh whose remote rsync was stopped during the transfer."""
     nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
     nights.host("web", tree, address=sshd.address, port=sshd.port, bandwidth="1MB", stall="4s")
     process = backupd_running("--config", nights.config, "run", "--json", "web")
@@ -85,7 +85,7 @@ def test_the_deadline_ends_a_transfer_that_moves(nights: Nights, tree: Path) -> 
 
 
 def test_what_we_stopped_was_stopped_whatever_its_status_is_then(nights: Nights, tree: Path) -> None:
-    """rsync may end with the 255 of an ssh that was ended with it: "ssh could not connect" is not what happened."""
+    """rsync may end with the 255 of an ssh that was ended with it: "ssh could not connect" would be wrong."""
     env = nights.rsync('[[ $1 == -V* ]] && exec $REAL "$@"\ntrap "exit 255" TERM\nwhile :; do sleep 0.1; done')
     nights.host("web", tree, deadline="3s")
     nights.run("web", status=1, env=env)
@@ -121,7 +121,7 @@ def test_a_stall_in_one_host_costs_no_other(nights: Nights, tree: Path) -> None:
 
 @pytest.fixture
 def called_rsync(tmp_path: Path) -> Callable[[str], str]:
-    """A copy of a program of this machine under the name rsync, which is all that tells it from others."""
+    """Copies a program of this machine under the name rsync, which is the only difference to others."""
 
     def make(program: str) -> str:
         real = shutil.which(program)
@@ -150,7 +150,7 @@ def test_silence_without_any_work_is_a_stall(tmp_path: Path, called_rsync: Calla
 
 
 def test_reading_a_file_in_silence_is_progress(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
-    """As the checksums of a large file that is here already: nothing arrives, nothing is printed."""
+    """For example the checksums of a large existing file: nothing arrives, nothing is printed."""
     feed, rsync = tmp_path / "feed", called_rsync("cat")
     os.mkfifo(feed)
     feeder = subprocess.Popen(["/bin/sh", "-c", f"for i in 1 2 3 4 5 6 7 8; do sleep 0.8; head -c 4000 /dev/zero; done > {feed}"])
@@ -170,7 +170,7 @@ def test_less_than_a_kilobyte_is_a_keep_alive_and_no_progress(tmp_path: Path, ca
 
 
 def test_working_in_silence_is_progress(tmp_path: Path, called_rsync: Callable[[str], str]) -> None:
-    """As a long deletion: nothing is read either, but time is used."""
+    """For example a long deletion: nothing is read either, but CPU time is used."""
     rsync_end = watched(tmp_path, called_rsync("bash"), "-c", "while (( SECONDS < 3 )); do :; done")
     assert rsync_end.stopped is None
     assert rsync_end.seconds > 1.5

@@ -1,4 +1,4 @@
-"""A night without something that a machine has enough of as a rule: open files, processes, memory."""
+"""A night without usual resources: open files, processes, memory."""
 
 import json
 import multiprocessing
@@ -24,7 +24,9 @@ HOSTS = 6
 
 
 def backed_up(nights: Nights, *before: str) -> tuple[dict[str, str], str]:
-    """A night of all hosts, with the arguments `before` in front of `backupd`: each host's outcome, and other output."""
+    """Runs a night of all hosts, with the arguments `before` in front of `backupd`; returns each host's outcome, and
+    other output.
+    """
     tree = nights.source / "srv"
     tree.mkdir(exist_ok=True)
     (tree / "file").write_bytes(os.urandom(3000))

@@ -1,4 +1,4 @@
-"""Streams of a real `btrfs send`, applied by our program and by `btrfs receive`: the two trees have to be equal in everything."""
+"""Streams of a real `btrfs send`, applied by our program and by `btrfs receive`: the two trees must be equal in everything."""
 
 import fcntl
 import json
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow]
 
 
 class Streams:
-    """A subvolume with its snapshots on one btrfs; on another one what became of their streams, in both ways."""
+    """A subvolume with its snapshots on one btrfs; on another one the results of their streams, by both programs."""
 
     def __init__(self, source: Path, target: Path, proto: int) -> None:
         self.source, self.target, self.proto = source, target, proto
@@ -74,7 +74,7 @@ class Streams:
         return next(line.split()[-1] for line in lines if line.strip().startswith("UUID:"))
 
     def identity(self, path: Path) -> str:
-        """As the applier has reported it of the previous stream: the kernel's own words in the stream."""
+        """Returns the applier's report about the previous stream: the kernel's own values in the stream."""
         dumped = work("sh", "-c", f"btrfs -q send --no-data '{path}' | btrfs receive --dump").stdout.splitlines()[0]
         words = dict(word.split("=") for word in dumped.split() if "=" in word)
         return f"{words['uuid']}:{words['transid']}"
@@ -86,7 +86,7 @@ def streams(request: pytest.FixtureRequest, make_btrfs: Callable[..., Path]) -> 
 
 
 def totals(tree: Path) -> tuple[int, int, int]:
-    """Names with the top, regular files, and their bytes, each name counted."""
+    """Returns the number of names including the top, of regular files, and their bytes; each name counts."""
     entries = manifest(tree).values()
     regular = [entry for entry in entries if entry.kind == "f"]
     return len(entries), len(regular), sum(entry.size for entry in regular)
@@ -156,7 +156,7 @@ def test_random_nights_are_as_btrfs_receive_has_them(streams: Streams) -> None:
 
 
 def change(tree: Path, chance: random.Random, number: int) -> None:
-    """Changes of all kinds at random places."""
+    """Makes changes of all kinds at random places."""
     for each in range(60):
         paths = sorted(tree.rglob("*"))
         folders = [tree, *(path for path in paths if path.is_dir() and not path.is_symlink())]

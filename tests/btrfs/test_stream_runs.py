@@ -1,4 +1,4 @@
-"""Runs of a host with `engine = "send"`: its btrkeep-source behind a real sshd, its subvolume on a btrfs of its own."""
+"""Runs of a host with `engine = "send"`: its btrkeep-source behind a real sshd, its subvolume on a separate btrfs."""
 
 import json
 import os
@@ -51,7 +51,7 @@ class Web1:
         return dict(path)
 
     def differences(self) -> list[str]:
-        """What differs between the host and its newest backup, which does not have our own folder."""
+        """Returns the differences between the host and its newest backup, which does not contain our own folder."""
         own = re.compile(rf"b'{re.escape(HIDDEN)}(/.*)?': only in the source")
         return [line for line in self.nights.differences("web1", self.srv) if not own.fullmatch(line)]
 
@@ -86,7 +86,7 @@ def test_the_second_night_brings_only_the_difference(web1: Web1) -> None:
 
 
 def test_a_backup_whose_changes_were_accepted_is_no_parent(web1: Web1) -> None:
-    """The host sends what changed since its snapshot; what was changed in the backup by hand would stay changed for ever."""
+    """The host sends the changes since its snapshot; manual changes of the backup would remain for ever."""
     web1.run()
     (name,) = web1.nights.names("web1")
     backup = web1.nights.data("web1", web1.srv, name)
@@ -279,7 +279,7 @@ esac
 
 
 class HostileHost:
-    """A host that answers and sends what it wants, in place of btrkeep-source."""
+    """A host that replaces btrkeep-source, and sends any answers and data."""
 
     def __init__(self, nights: Nights) -> None:
         self.nights, self.top = nights, nights.top / "hostile"
@@ -292,7 +292,7 @@ class HostileHost:
         self.sends()
 
     def sends(self, *commands: bytes, then: str = "") -> None:
-        """From now on; `then`: what the shell does at the end of the stream's bytes."""
+        """Makes it send this from now on; `then`: the shell command at the end of the stream's bytes."""
         whole = struct.pack("<13sI", b"btrfs-stream", 1) + made.subvolume(b"x", OWN) + b"".join(commands)
         self.stream.write_bytes(whole + (b"" if then else made.command(21)))
         script = self.top / "ssh"
@@ -301,7 +301,7 @@ class HostileHost:
         self.nights.settings("ssh", command=str(script))
 
     def pool(self) -> dict[str, tuple[int, int, int]]:
-        """Everything in the pool, except what a run itself writes."""
+        """Returns everything in the pool, except the files that a run itself writes."""
         paths = [path for path in self.nights.pool.rglob("*") if ".btrkeep" not in path.parts]
         stats = {str(path): path.lstat() for path in paths if path.name not in ("bad", "hosts", "notes.json")}
         return {name: (status.st_mode, status.st_size, status.st_mtime_ns) for name, status in stats.items()}

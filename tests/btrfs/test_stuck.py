@@ -1,4 +1,4 @@
-"""A process that not even SIGKILL ends costs only its own host the night; the next night too."""
+"""A process that not even SIGKILL ends affects only its own host in this night, and in the next one."""
 
 import json
 import os
@@ -80,7 +80,7 @@ def seconds_of_a_command() -> float:
 
 
 def state_of(pid: int) -> str:
-    """The state letter that ps shows; "" if there is no process with that number."""
+    """Returns the state letter that ps shows; "" if there is no process with that number."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -332,7 +332,7 @@ def test_status_on_a_terminal_prints_what_it_waits_for(nights: Nights) -> None:
 
 
 def test_no_command_waits_for_ever_for_a_path_that_it_is_given(nights: Nights) -> None:
-    """Of each kind of use: a folder or file that has to exist, one that is resolved, one that is made, one of a btrfs."""
+    """For each kind of use: a folder or file that must exist, one that is resolved, one that is made, one of a btrfs."""
     dead = nights.top / "dead"
     lines = (
         ("repair", "--from", dead),
