@@ -471,9 +471,10 @@ class HostRun:
         return self.started + timedelta(seconds=elapsed() - self.begun)
 
     def _run_fields(self, error: str | None, cause: Cause | None) -> dict[str, Any]:
-        """Returns the fields of the run's row; those of rsync only if it was started."""
+        """Returns the fields of the run's row; those of rsync only if it was started. A run by streams has no version of rsync."""
         of_rsync = self.transfer.run_fields() if self.transfer else {}
-        return {**of_rsync, "error": error, "cause": cause, "rsync_version": self.context.rsync.version}
+        version = None if self.host.engine == "send" else self.context.rsync.version
+        return {**of_rsync, "error": error, "cause": cause, "rsync_version": version}
 
     def _result(self, outcome: str, record: Record) -> HostResult:
         values: dict[str, Any] = {

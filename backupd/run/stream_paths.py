@@ -30,6 +30,7 @@ from backupd.run.run_context import RunContext, RunningTransfer
 from backupd.run.source_paths import HostTransfer, Pause
 from backupd.run.verdict import PathEvidence, SuspectLimits, judge_path
 from backupd.streams import stream_format
+from backupd.streams.applier import COMPRESSION
 from backupd.streams.applying import AppliedStream, RemoteStream, StreamTarget, apply_stream, writes_encoded
 from backupd.streams.host_stream import (
     FolderAbove,
@@ -320,11 +321,12 @@ class StreamTransfer:
             assert base.name is not None
             old = self.context.pool.host(self.host.name) / base.name / DATA / path.strip("/")
         made = [sum(result.numbers.get(name, 0) for result in self.results.values()) for name in ("created", "literal")]
-        limits = (
+        files, size = (
             None if limit is None else max(0, limit - used)
             for limit, used in zip((self.host.max_files, self.host.max_new_bytes), made, strict=True)
         )
-        return StreamTarget(folder, old, in_stream(stream.parent) if stream.parent else None, *limits)
+        compression = _compression_of(self.context.pool.host(self.host.name))
+        return StreamTarget(folder, old, in_stream(stream.parent) if stream.parent else None, files, size, compression)
 
     def _progress(self, _received: int, literal: int, names: int) -> None:
         progress = self._output.progress
@@ -467,6 +469,14 @@ def _set_attributes(data: Path, folders: Sequence[FolderAbove]) -> None:
         os.chown(folder, above.uid, above.gid, follow_symlinks=False)
         folder.chmod(above.mode)
         os.utime(folder, ns=(above.mtime, above.mtime), follow_symlinks=False)
+
+
+def _compression_of(folder: Path) -> str | None:
+    """Returns the property that new files in a folder of the pool inherit. The folders of the stream may have that of the host."""
+    try:
+        return os.getxattr(folder, COMPRESSION).decode("ascii")
+    except (OSError, UnicodeError):
+        return None
 
 
 def _empty(folder: Path) -> None:

@@ -1,10 +1,11 @@
 """Applies one stream of `btrfs send` to a folder: a program of its own, which runs in the cell of rsync.
 
-    applier.py FD FOLDER BASE PARENT MOST_NAMES MOST_BYTES
+    applier.py FD FOLDER BASE PARENT MOST_NAMES MOST_BYTES COMPRESSION
 
 FD is an open descriptor with the stream. FOLDER is the writable folder, which has what the parent has; BASE is the same folder in
 the previous backup, or "-". PARENT is the identity UUID:CTRANSID of the subvolume to which the stream must be a difference, or "-"
-for a complete stream into an empty folder. The last two are limits for new names and new bytes, or "-".
+for a complete stream into an empty folder. The next two are limits for new names and new bytes, or "-". COMPRESSION is the property
+of the pool's folder, which new files get, or "-".
 
 It prints a JSON object from time to time as a sign of progress, and one with the result at the end. An error is one line on stderr,
 and the exit status is its kind.
@@ -41,11 +42,14 @@ CLONE_ARGUMENTS = struct.Struct("=qQQQ")  # source descriptor, its offset, lengt
 ENCODED_ARGUMENTS = struct.Struct("=QQqQQQQII64x")  # iovec, count, offset, flags, length, unencoded length and offset, kinds
 SERVER_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EUCLEAN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 NOT_CLONED = {errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP}
-NOT_AS_IT_IS = {errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSPC}
-"""Of an encoded write: an older kernel, a pool without checksums, or no free extent that is large enough."""
+NOT_AS_IT_IS = {errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP}
+"""Of an encoded write: an older kernel, or a pool without checksums."""
 XATTR_REFUSED = {errno.EOPNOTSUPP, errno.EINVAL, errno.E2BIG, errno.ERANGE, errno.EPERM}
 OWN_FOLDER = b".btrkeep-source"
 """The host's folder of snapshots at the top of the subvolume. It is in each stream, and in no backup unless something is in it."""
+COMPRESSION = "btrfs.compression"
+ZLIB, ZSTD = 1, 2  # linux/btrfs.h
+LONGEST_EXTENT = 1 << 17  # bytes of compressed data, uncompressed
 BLOCK = 4096  # the smallest sector of btrfs
 MOST_SAMPLES = 3
 PROGRESS = 1.0  # seconds
@@ -54,12 +58,21 @@ PROGRESS = 1.0  # seconds
 class Applier:
     """Applies commands to a folder, and counts what they change."""
 
-    def __init__(self, folder: int, base: int | None, parent: str | None, most_names: int | None, most_bytes: int | None) -> None:
+    def __init__(
+        self,
+        folder: int,
+        base: int | None,
+        parent: str | None,
+        most_names: int | None,
+        most_bytes: int | None,
+        compression: bytes | None = None,
+    ) -> None:
         self.here = Folders(folder)
         self.base = None if base is None else Folders(base)
         self.parent = parent
         self.own: str | None = None
         self.most_names, self.most_bytes = most_names, most_bytes
+        self.compression = compression
         self.numbers = dict.fromkeys(
             ("files", "regular", "bytes", "created", "deleted", "transferred", "transferred_bytes", "literal", "matched"), 0
         )
@@ -122,7 +135,10 @@ class Applier:
     def encoded_write(self, path: bytes, attributes: "dict[int, Any]") -> None:
         if wire.small(attributes, wire.A_ENCRYPTION):
             raise wire.bad(f"{wire.shown(path)} is encrypted")
-        length = wire.number(attributes, wire.A_FILE_LEN)
+        length, whole = wire.number(attributes, wire.A_FILE_LEN), wire.number(attributes, wire.A_UNENCODED_LEN)
+        if len(attributes[wire.A_DATA]) >= whole:  # of a small file: some kernels make and send such an extent, but none accepts it
+            self._decoded_write(path, attributes, "the data is longer than uncompressed")
+            return
         file, data = self._file(path), array("B")
         data.frombytes(attributes[wire.A_DATA])
         self._takes(len(data))
@@ -137,7 +153,7 @@ class Applier:
             wire.number(attributes, wire.A_OFFSET),
             0,
             length,
-            wire.number(attributes, wire.A_UNENCODED_LEN),
+            whole,
             wire.number(attributes, wire.A_UNENCODED_OFFSET),
             wire.small(attributes, wire.A_COMPRESSION),
             0,
@@ -145,9 +161,25 @@ class Applier:
         try:
             fcntl.ioctl(file, ENCODED_WRITE, words)
         except OSError as error:
+            if error.errno == errno.ENOSPC:  # no free extent is large enough
+                self._decoded_write(path, attributes, os.strerror(errno.ENOSPC))
+                return
             if error.errno in NOT_AS_IT_IS:
                 raise wire.StreamError(wire.NOT_ENCODED, f"{wire.shown(path)}: {error.strerror}") from None
             raise
+        self._has_data = True
+        self.numbers["literal"] += length
+
+    def _decoded_write(self, path: bytes, attributes: "dict[int, Any]", why: str) -> None:
+        """Writes compressed data uncompressed. Asks for a plain stream if it cannot be decoded here."""
+        length, whole = wire.number(attributes, wire.A_FILE_LEN), wire.number(attributes, wire.A_UNENCODED_LEN, LONGEST_EXTENT)
+        start = wire.number(attributes, wire.A_UNENCODED_OFFSET, LONGEST_EXTENT)
+        data = decoded(wire.small(attributes, wire.A_COMPRESSION), bytes(attributes[wire.A_DATA]), whole)
+        if data is None or start + length > whole:
+            raise wire.StreamError(wire.NOT_ENCODED, f"{wire.shown(path)}: {why}")
+        self._takes(length)
+        part = memoryview(data.ljust(whole, b"\0"))[start : start + length]
+        self._write_all(self._file(path), part, wire.number(attributes, wire.A_OFFSET))
         self._has_data = True
         self.numbers["literal"] += length
 
@@ -217,14 +249,20 @@ class Applier:
     def make_file(self, path: bytes, _: "dict[int, Any]") -> None:
         folder, name = self.here.above(path)
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder))
-        remove_inherited(folder, name)
+        self._settle(folder, name)
         self._made(1)
 
     def make_folder(self, path: bytes, _: "dict[int, Any]") -> None:
         folder, name = self.here.above(path)
         os.mkdir(name, 0o700, dir_fd=folder)
-        remove_inherited(folder, name)
+        self._settle(folder, name)
         self._made()
+
+    def _settle(self, folder: int, name: bytes) -> None:
+        """Gives a new file or folder the properties of the pool in place of those of the top."""
+        remove_inherited(folder, name)
+        if self.compression:
+            os.setxattr(name, COMPRESSION, self.compression, follow_symlinks=False)  # `remove_inherited` is in this folder
 
     def make_node(self, path: bytes, attributes: "dict[int, Any]") -> None:
         kind = stat.S_IFMT(wire.number(attributes, wire.A_MODE))
@@ -318,6 +356,9 @@ class Applier:
     def remove_xattr(self, path: bytes, attributes: "dict[int, Any]") -> None:
         folder, file = self._place(path)
         os.fchdir(folder)
+        if self.compression and _xattr_name(attributes) == COMPRESSION.encode():
+            os.setxattr(file, COMPRESSION, self.compression, follow_symlinks=False)
+            return
         try:
             os.removexattr(file, _xattr_name(attributes), follow_symlinks=False)
         except OSError as error:
@@ -357,6 +398,8 @@ class Applier:
         self.own = wire.identity(attributes, wire.A_UUID, wire.A_CTRANSID)
         top = os.fstat(self.here.root)
         self._top_times = top.st_atime_ns, top.st_mtime_ns
+        if self.compression and not self.parent:
+            os.setxattr(self.here.root, COMPRESSION, self.compression)
         if self.parent and (parent := wire.identity(attributes, wire.A_CLONE_UUID, wire.A_CLONE_CTRANSID)) != self.parent:
             raise wire.StreamError(wire.DOES_NOT_FIT, f"the stream is a difference to {parent}, not to {self.parent}")
         if self.parent:  # `finish` removed it from the previous backup
@@ -453,13 +496,43 @@ def apply_stream(stream: "BinaryIO", applier: Applier, progress: "Callable[[int]
     progress(received)
 
 
+def decoded(kind: int, data: bytes, most: int) -> bytes | None:
+    """Returns uncompressed data, at most that many bytes; None if it is invalid, or of a kind that cannot be decoded here.
+
+    The library of zstd comes with btrfs-progs. `btrfs receive` uses it for the same purpose.
+    """
+    if kind == ZLIB:
+        import zlib
+
+        try:
+            return zlib.decompressobj().decompress(data, most)
+        except zlib.error:
+            return None
+    if kind != ZSTD:
+        return None
+    import ctypes
+
+    try:
+        library = ctypes.CDLL("libzstd.so.1")
+    except OSError:
+        return None
+    for function in (library.ZSTD_findFrameCompressedSize, library.ZSTD_decompress):
+        function.restype = ctypes.c_size_t
+    size = library.ZSTD_findFrameCompressedSize(data, ctypes.c_size_t(len(data)))  # zeros follow up to the end of a sector
+    if size > len(data):  # an error
+        return None
+    place = ctypes.create_string_buffer(most)
+    length = library.ZSTD_decompress(place, ctypes.c_size_t(most), data, ctypes.c_size_t(size))
+    return place.raw[:length] if length <= most else None
+
+
 def write_line(fields: "dict[str, Any]") -> None:
     os.write(1, json.dumps(fields).encode() + b"\n")
 
 
 def main(words: list[str]) -> int:
     """Returns the exit status."""
-    descriptor, folder, base, parent, most_names, most_bytes = words
+    descriptor, folder, base, parent, most_names, most_bytes, compression = words
 
     def limit(word: str) -> int | None:
         return None if word == "-" else int(word)
@@ -473,6 +546,7 @@ def main(words: list[str]) -> int:
             None if parent == "-" else parent,
             limit(most_names),
             limit(most_bytes),
+            None if compression == "-" else compression.encode(),
         )
     except OSError as error:
         sys.stderr.write(f"{error.filename}: {error.strerror}\n")

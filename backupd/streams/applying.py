@@ -29,7 +29,6 @@ from btrkeep.units import LARGEST_COUNT, printable
 _FOLDER = Path(applier.__file__).absolute().parent
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from backupd.streams.applier import main; sys.exit(main(sys.argv[2:]))"
 """The applier's start. Only its own folder is in the cell."""
-_ZSTD = 2  # linux/btrfs.h
 _PYTHON = "/usr/bin/python3"
 _LONGEST_LINE = 1 << 16
 _MOST_ERRORS = 1 << 14
@@ -54,6 +53,8 @@ class StreamTarget:
     """Limit for new names; None: no limit."""
     most_bytes: int | None = None
     """Limit for new bytes; None: no limit."""
+    compression: str | None = None
+    """The property of the pool's folder, for new files; None: it has none."""
 
 
 @dataclass(slots=True)
@@ -86,6 +87,7 @@ def applier_command(target: StreamTarget, stream: int, calls: int | None) -> tup
         str(target.base or "-"),
         target.parent or "-",
         *("-" if limit is None else str(limit) for limit in (target.most_files, target.most_bytes)),
+        target.compression or "-",
     )
     own = os.path.realpath(sys.executable)
     python = own if own.startswith("/usr/") or not os.access(_PYTHON, os.X_OK) else _PYTHON  # the cell shows /usr
@@ -201,7 +203,7 @@ def writes_encoded(folder: Path) -> bool:
     with ClosingFd(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)) as fd:
         data = array("B", b"not read by anybody")
         vector = array("Q", (data.buffer_info()[0], len(data)))
-        words = applier.ENCODED_ARGUMENTS.pack(vector.buffer_info()[0], 1, 0, 0, applier.BLOCK, applier.BLOCK, 0, _ZSTD, 0)
+        words = applier.ENCODED_ARGUMENTS.pack(vector.buffer_info()[0], 1, 0, 0, applier.BLOCK, applier.BLOCK, 0, applier.ZSTD, 0)
         try:
             fcntl.ioctl(fd, applier.ENCODED_WRITE, words)
         except OSError as error:

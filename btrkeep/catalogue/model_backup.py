@@ -129,7 +129,7 @@ class Run:
     attempts: int
     """Number of attempts of the transfer."""
     exit_code: int | None
-    """rsync's exit status; negative for a signal."""
+    """The exit status of the engine, rsync or that of a stream; negative for a signal."""
     meaning: str | None
     """The meaning of `exit_code`: an ExitCause; without one KILLED, or nothing."""
     error: str | None
@@ -143,7 +143,7 @@ class Run:
     received_bytes: int | None
     """Bytes received over the connection."""
     rsync_version: str | None
-    """The version of rsync on this server."""
+    """The version of rsync on this server; None: the run was by streams (`engine = "send"`), or has not ended."""
     protocol: int | None
     """The version of rsync's protocol that both sides used."""
     pid: int

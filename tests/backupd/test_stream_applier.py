@@ -3,6 +3,7 @@
 import io
 import os
 import struct
+import zlib
 from pathlib import Path
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from backupd.streams.applier import Applier, apply_stream
-from backupd.streams.stream_format import BAD_STREAM, CUT, DOES_NOT_FIT, OVER_LIMIT, StreamError
+from backupd.streams.stream_format import BAD_STREAM, CUT, DOES_NOT_FIT, NOT_ENCODED, OVER_LIMIT, StreamError
 from tests.beds import send_stream as made
 from tests.beds.gate import examples
 from tests.beds.send_stream import number
@@ -247,6 +248,43 @@ def test_only_regular_files_are_written_and_cloned(place: Place) -> None:
         (place.folder / "pipe").unlink()
         (place.folder / "file").unlink(missing_ok=True)
         (place.folder / "a").rmdir()
+
+
+FRAME = bytes.fromhex("28b52ffd20052900006669727374")
+"""A frame of zstd: the word "first" in a raw block."""
+
+
+def encoded(data: bytes, kind: int, length: int, start: int) -> bytes:
+    """Of an extent whose uncompressed data has 5 bytes."""
+    numbers = ((name, number(value)) for name, value in ((18, 0), (27, length), (28, 5), (29, start)))
+    return made.command(25, (15, b"file"), *numbers, (30, struct.pack("<I", kind)), (19, data))
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "length", "start", "content"),
+    [
+        (zlib.compress(b"first"), 1, 5, 0, b"first"),
+        (FRAME, 2, 5, 0, b"first"),
+        (FRAME + bytes(4082), 2, 3, 1, b"irs"),
+        (zlib.compress(b"f"), 1, 5, 0, b"f\0\0\0\0"),
+        (b"no frame", 2, 5, 0, NOT_ENCODED),
+        (b"no frame", 1, 5, 0, NOT_ENCODED),
+        (b"of lzo, which", 3, 5, 0, NOT_ENCODED),
+        (FRAME, 2, 5, 1, NOT_ENCODED),
+        (FRAME[:-1], 2, 5, 0, NOT_ENCODED),
+        (zlib.compress(b"longer than said"), 1, 5, 0, b"longe"),
+    ],
+)
+def test_compressed_data_longer_than_the_file_is_written_uncompressed(
+    place: Place, data: bytes, kind: int, length: int, start: int, content: bytes | int
+) -> None:
+    """No kernel accepts such data as it is."""
+    stream = complete(made.command(3, (15, b"file"), (3, number(300))), encoded(data, kind, length, start))
+    if isinstance(content, int):
+        assert place.fails(stream).status == content
+    else:
+        assert place.apply(stream).numbers["literal"] == length
+        assert (place.folder / "file").read_bytes() == content
 
 
 def test_data_come_only_from_this_subvolume_and_its_parent(place: Place) -> None:

@@ -268,6 +268,26 @@ def test_an_inline_extent_before_unchanged_data_cuts_no_file(make_btrfs: Callabl
         streams.night(as_received=False)
 
 
+def test_new_files_have_the_compression_of_the_pools_folder_and_no_others(streams: Streams) -> None:
+    """Not that of the host's top, where a stream makes them."""
+    streams.night()
+    (streams.tree / "new").mkdir()
+    (streams.tree / "new/file").write_bytes(b"compressible words " * 50_000)
+    work("btrfs", "property", "set", streams.tree / "new", "compression", "lzo")
+    snapshot, file, into = streams.source / "snapshot1", streams.source / "stream", streams.target / "into"
+    work("btrfs", "-q", "subvolume", "snapshot", "-r", streams.tree, snapshot)
+    work("btrfs", "-q", "send", "-f", file, snapshot)
+    into.mkdir()
+    with file.open("rb") as stream:
+        words = applier_command(StreamTarget(into, compression="zstd"), 0, None)
+        done = subprocess.run(words, stdin=stream, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done
+    properties = {name: work("btrfs", "property", "get", into / name, "compression").stdout for name in (".", "new", "new/file")}
+    assert properties == {".": "compression=zstd\n", "new": "compression=lzo\n", "new/file": "compression=zstd\n"}
+    work("btrfs", "filesystem", "sync", streams.target)
+    assert "encoded" in work("filefrag", "-v", into / "new/file").stdout
+
+
 def test_a_pool_that_cannot_store_compressed_data_as_it_is_says_so(make_btrfs: Callable[..., Path]) -> None:
     streams = Streams(make_btrfs(size="300M", options="compress-force=zstd"), make_btrfs(size="300M", options="nodatasum"), 2)
     (streams.tree / "text").write_bytes(b"compressible words " * 50_000)

@@ -77,6 +77,7 @@ def test_the_second_night_brings_only_the_difference(web1: Web1) -> None:
     assert second["numbers"]["received"] < 10_000
     assert second["consistency"]["kind"] == "snapshot"
     assert second["stream"] != first["stream"]
+    assert web1.nights.backupd("log", "web1").stdout.count("send 0: complete") == 2
     assert web1.nights.grew_from("web1") == web1.nights.names("web1")[0]
     assert len(web1.kept()) == 2
     for name in ("files", "regular", "bytes"):
@@ -117,6 +118,13 @@ def test_the_top_of_a_new_path_inherits_no_acl_of_the_folders_above(web1: Web1) 
     assert "1234" in work("getfacl", "-p", "-n", backup.parent).stdout
     assert "1234" not in work("getfacl", "-p", "-n", backup).stdout
     assert web1.differences() == []
+
+
+def test_new_files_have_the_compression_of_the_folder_in_the_pool(web1: Web1) -> None:
+    work("btrfs", "property", "set", web1.nights.pool / "hosts", "compression", "zstd")
+    web1.run()
+    shown = work("btrfs", "property", "get", web1.nights.data("web1", web1.srv) / "www/page", "compression").stdout
+    assert shown == "compression=zstd\n"
 
 
 def test_two_paths_of_one_subvolume_are_refused_with_both_names(web1: Web1, tmp_path: Path) -> None:
@@ -330,6 +338,7 @@ def test_hostile_streams_fail_and_write_nothing_outside(nights: Nights) -> None:
         result = nights.run("bad", status=1)["bad"]
         assert result["outcome"] == "failed"
         assert "the host's stream could not be applied" in result["error"]
+        assert re.search(r"; send [34]$", nights.backupd("log", "bad").stdout.split("\n    ")[0], re.MULTILINE)
         assert hostile.pool() == before
     assert not Path("/etc/btrkeep-test").exists()
 

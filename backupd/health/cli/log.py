@@ -152,9 +152,11 @@ def _show(run: Run, width: int, deleted: Mapping[str, str | None] | None) -> Non
     outcome = _outcome(run)
     is_known = run.finished is not None and not (run.killed and run.finished == run.started)
     took = format_duration(seconds_between(run.started, run.finished)) if is_known else "-"
-    result = _WITHOUT_STATUS.get(outcome, "rsync did not run")
+    engine = "rsync" if run.rsync_version else "send"
+    result = _WITHOUT_STATUS.get(outcome, f"{engine} did not run")
     if run.exit_code is not None:
-        result = f"rsync {run.exit_code}: {exit_words(run.meaning or '', run.exit_code)}"
+        words = exit_words(run.meaning or "", run.exit_code)
+        result = f"{engine} {run.exit_code}: {words}" if words else f"{engine} {run.exit_code}"
     new = f", {format_size(run.literal_bytes)} new" if run.literal_bytes else ""
     if run.shared_bytes:
         new += f", {format_size(run.shared_bytes)} shared"
