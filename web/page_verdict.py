@@ -334,7 +334,7 @@ class _ProblemList:
         command: str = "",
         page: str = "",
     ) -> Problem:
-        told = [alarm.told for alarm in alarms if alarm.is_notified and alarm.told]
+        sent = [alarm.told for alarm in alarms if alarm.is_notified and alarm.told]
         return Problem(
             problem.kind,
             problem.level,
@@ -343,8 +343,8 @@ class _ProblemList:
             cause,
             since or min((alarm.since for alarm in alarms), default=None),
             alarms=len(alarms),
-            told=len(told),
-            last_told=max(told, default=None),
+            told=len(sent),
+            last_told=max(sent, default=None),
             hosts=tuple(hosts[:_SHOWN]),
             more=max(len(hosts), len(details)) - _SHOWN if max(len(hosts), len(details)) > _SHOWN else 0,
             details=tuple(details[:_SHOWN]),

@@ -2312,7 +2312,7 @@ def call(host: Host, server: str, scheduled: bool) -> int:
         ours, theirs = socket.socketpair()
         options = [word for option in CALL_OPTIONS for word in ("-o", option)]
         argv = ["ssh", *host.config.call_ssh, "-i", host.config.call_key, *options, "--", server, "call"]
-        own = {name: value for name, value in os.environ.items() if name != "LC_ALL"}  # which ssh may send to the server
+        own = {name: value for name, value in os.environ.items() if name != "LC_ALL"}  # ssh may send LC_ALL to the server
         with ours, subprocess.Popen(argv, stdin=theirs.fileno(), stdout=theirs.fileno(), env=own) as ssh:
             theirs.close()
             try:

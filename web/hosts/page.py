@@ -52,7 +52,7 @@ def _remarks(row: HostRow) -> list[tuple[str, str]]:
     """Returns the remarks about the flags of a host, each with its class."""
     bad, behind = bad_backups(source()).get(row.host), copies_behind(source()).get(row.host, ())
     counts = ((bad.damaged, "damaged"), (bad.altered, "altered")) if bad else ()
-    words = ", ".join(f"{counted(count, 'backup')} {what}" for count, what in counts if count)
+    words = ", ".join(f"{counted(count, 'backup')} {flag}" for count, flag in counts if count)
     remarks = [(words, "is-bad")] if words else []
     remarks += [(f"its copy in {copy.replica} is {format_duration(copy.age)} old", "is-late") for copy in behind]
     return remarks + ([("not enabled: nightly runs skip it", "is-late")] if "disabled" in row.flags else [])
