@@ -76,10 +76,13 @@ class Reserved:
 _ON_HOSTS = "backupd.source.btrkeep_source"
 RESERVED = (
     Reserved(("btrfs",), modules=("btrkeep.pool", "btrkeep.treescan")),
-    # The throttle is a small program that rsync starts; it then executes the real program.
+    # The throttle is a small program that rsync starts; it then executes the real program. A call starts itself again with
+    # another environment.
     # Whether a disk answers has to be known before anything else is, by the pool and the catalogue too.
     # Only this one file of btrkeep is on a host, so it cannot import other modules.
-    Reserved(STARTERS, modules=("btrkeep.process", "backupd.rsync.throttle", "btrkeep.hung_storage", _ON_HOSTS)),
+    Reserved(
+        STARTERS, modules=("btrkeep.process", "backupd.rsync.throttle", "backupd.run.cli.called", "btrkeep.hung_storage", _ON_HOSTS)
+    ),
     # Users and sessions are the login service's own; a table of hard links too large for memory lasts as long as one archive.
     Reserved(("sqlite3",), modules=("btrkeep.catalogue", "web.auth.store", "backupd.files.spool")),
     # Checks a path on its own, and waits for ever on a dead mount.
