@@ -81,7 +81,7 @@ class RunSettings:
     time: float | None = None
     """Seconds; a block group is started only if it should be finished in time, and is cancelled at the end. None: no limit."""
     until: datetime | None = None
-    """The same limit as `time`, but as a time with zone."""
+    """The same limit as `time`, but as a time with zone. None: no limit."""
     min_unallocated: RoomFloor = field(default_factory=RoomFloor)
     """As `btrkeep.pool.allocation.Room.unallocated` counts."""
     yield_to_backups: bool = True
@@ -197,7 +197,7 @@ class StepDone:
     error: str | None = None
     """The kernel's message; None: it succeeded."""
     obstacle: RelocationObstacle | None = None
-    """The meaning of `error`, if it is not a plain error."""
+    """The meaning of `error`; None: it is a plain error, or there is none."""
     freed: int = 0
     """Unallocated bytes afterwards, minus those before."""
 

@@ -40,7 +40,7 @@ class StopFacts:
     pressure: float | None = None
     """A share, 0 to 1; None: unknown."""
     signal: int | None = None
-    """The number of a received signal."""
+    """The number of a received signal; None: none."""
 
 
 @dataclass(frozen=True, slots=True)

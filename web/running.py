@@ -49,7 +49,7 @@ class Transfer:
     share: float | None
     """The part of the names that is done, 0 to 1; names differ in the work they need; null: unknown."""
     started: datetime | None
-    """When its run started."""
+    """When its run started; null: unknown."""
     left: float | None
     """Seconds, estimated from the share and the time so far; null: unknown."""
     night: bool

@@ -75,7 +75,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
     begun: float | None = None
     """When the incoming request began; None: it is complete."""
     mark: tuple[float, int] | None = None
-    """When data was first found waiting for the client, and how many bytes it had received then."""
+    """When data began to wait for the client, and how many bytes the client had received then; None: no data waits."""
     readers: tuple[Holder, ...] = ()
     """The users of the last request."""
 

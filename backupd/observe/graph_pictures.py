@@ -21,13 +21,16 @@ _STYLE = ChartStyle(960)
 
 @dataclass(frozen=True, slots=True)
 class TrendData:
-    """The points from `since` to `until`, oldest first, shown in `zone`. `name` is the pool's, safe to show."""
+    """The data of the charts over months."""
 
     name: str
+    """The pool's name, safe to show."""
     since: datetime
     until: datetime
     zone: ZoneInfo
+    """The time zone of the labels."""
     points: Sequence[Point]
+    """From `since` to `until`, oldest first."""
 
 
 def trend_picture(trend: TrendData) -> bytes:

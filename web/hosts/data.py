@@ -73,11 +73,11 @@ class HostRow:
     last_complete: datetime | None
     """When its newest complete backup started; null: it has none."""
     age: float | None
-    """Seconds since then."""
+    """Seconds since then; null: it has none."""
     next_due: datetime | None
     """When it is due next; null: it is not enabled."""
     size: int | None
-    """The size of its files on the host."""
+    """The size of its files on the host; null, like the next two fields: unknown."""
     files: int | None
     """Number of regular files."""
     new_bytes: int | None

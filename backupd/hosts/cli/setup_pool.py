@@ -101,7 +101,7 @@ class PoolOptions:
     path: str | None = None
     """The pool's folder."""
     retention: str | None = None
-    """The name of a policy."""
+    """The retention rules, such as "daily=14,weekly=13", or "all"."""
     zone: str | None = None
     """The time zone."""
     window: str | None = None

@@ -63,7 +63,7 @@ class OpenTrees(NamedTuple):
     source: Path
     """The open folder of `tree`."""
     old: Path | None
-    """The open folder of `before`."""
+    """The open folder of `before`; None: there is no previous tree."""
 
 
 def _own_base(context: ImportContext, trees: OpenTrees, prepared: WorkSubvolume) -> OwnBackup | None:
