@@ -2,6 +2,7 @@
 
 import io
 import os
+import stat
 import struct
 import zlib
 from pathlib import Path
@@ -132,6 +133,25 @@ def test_what_goes_is_subtracted(place: Place) -> None:
     assert (place.folder / "b").read_text() == "123"
     # a/file and b were 10 bytes, c is 3: before the rename b had 10 more each, and a/file and b are gone.
     assert (applier.numbers["files"], applier.numbers["regular"], applier.numbers["bytes"]) == (-3, -2, -10)
+
+
+def test_attributes_come_and_go_and_one_that_could_not_be_kept_may_go_too(place: Place) -> None:
+    def attribute(name: bytes) -> bytes:
+        return made.command(13, (15, b"file"), (13, name), (14, b"value"))
+
+    def no_attribute(name: bytes) -> bytes:
+        return made.command(14, (15, b"file"), (13, name))
+
+    place.apply(complete(made.file(b"file", b""), attribute(b"user.stays"), attribute(b"user.goes")))
+    place.apply(header() + difference() + no_attribute(b"user.goes") + no_attribute(b"user.not-kept") + END, PARENT)
+    assert os.listxattr(place.folder / "file") == ["user.stays"]
+    assert os.getxattr(place.folder / "file", "user.stays") == b"value"
+
+
+def test_a_socket_and_a_pipe_are_made_as_such(place: Place) -> None:
+    place.apply(complete(made.command(7, (15, b"socket"), (3, number(301))), made.command(6, (15, b"pipe"), (3, number(302)))))
+    kinds = [stat.filemode((place.folder / name).lstat().st_mode) for name in ("socket", "pipe")]
+    assert kinds == ["srw-------", "prw-------"]
 
 
 BAD_PATHS = (
