@@ -178,7 +178,9 @@ def _no_such(vaddr: int, missing: "NoSuchBlockGroup") -> UsageError:
     message = f"no data block group begins at {vaddr}"
     if missing.inside:
         start, profile = missing.inside
-        message += f": it has {profile}" if start == vaddr else f": it is inside the block group at {start} ({profile})"
+        message += (
+            f": the block group there is {profile}" if start == vaddr else f": it is inside the block group at {start} ({profile})"
+        )
     near = ", ".join(map(str, missing.nearest))
     return UsageError(printable(message), f"the nearest begin at {near}" if near else "the filesystem has no data block groups yet")
 

@@ -269,7 +269,7 @@ def test_an_address_without_a_data_block_group_names_those_that_are_near(shape: 
     others = [vaddr for vaddr, _, _ in stripes(mount) if vaddr not in truth]
     done = balancer("score", mount, "--explain", hex(others[0]), check=False)
     assert done.returncode == 2
-    assert f"at {others[0]}: it has " in done.stderr
+    assert f"at {others[0]}: the block group there is " in done.stderr
     done = balancer("score", mount, "--explain", str(2**64 - 1), check=False)
     assert str(truth[-1]) in done.stderr.splitlines()[1]
 
