@@ -352,9 +352,7 @@ def app(btrfs_mount: Path) -> Path:
 
 @pytest.mark.parametrize("command", ["echo '* * * * * root id'", "sqlite {0}/root/app.db"])
 def test_no_dump_goes_through_a_folder_that_a_user_can_change(sshd: Sshd, app: Path, command: str) -> None:
-    """With a link to /etc/cron.d, a line of the user would get there, and the folder of a copy of SQLite belongs to the user for a
-    moment.
-    """
+    """With a link to /etc/cron.d, a line of the user would get there; the folder of a copy of SQLite is the user's for a moment."""
     (app / "dumps").symlink_to(app.parent / "root")
     for output in (app / "dumps/nightly", app / "nightly", app / "new/nightly"):
         host = SourceHost(sshd, f"[dump app]\ncommand = {command.format(app.parent)}\noutput = {output}\n")

@@ -25,7 +25,7 @@ def nights(make_btrfs: Callable[..., Path]) -> Nights:
 
 
 def snapshots(nights: Nights, *names: str) -> list[Path]:
-    """Of a subvolume that changes; read-only, as btrbk makes them."""
+    """Returns read-only snapshots of a subvolume that changes, as btrbk makes them."""
     live, folder = nights.top / "live", nights.top / "btrbk"
     folder.mkdir()
     work("btrfs", "subvolume", "create", live)
@@ -120,7 +120,7 @@ def test_snapshots_of_snapper_have_their_time_in_info_xml(nights: Nights) -> Non
 
 
 def test_a_snapshot_with_subvolumes_in_it_is_compared_but_for_these(nights: Nights) -> None:
-    """And one that differs is not among those that were equal."""
+    """A snapshot that differs must not be listed among the equal ones."""
     live, folder = nights.top / "live", nights.top / "btrbk"
     snapshots(nights)
     (live / "b").mkdir()
@@ -182,7 +182,7 @@ def test_flags_of_chattr_hold_up_neither_the_takeover_nor_the_next_night(nights:
 
 
 def test_a_night_that_began_in_the_second_of_the_snapshot_is_not_taken_for_a_killed_takeover(nights: Nights) -> None:
-    """Both timers fire at the full hour; without exclude patterns the host has the settings of a takeover."""
+    """The timers of both programs fire at the full hour, and without exclude patterns the host has the settings of a takeover."""
     nights.settings("backup", exclude=[])
     nights.host("web1", nights.source)
     (nights.source / "large").write_bytes(os.urandom(8 << 20))
@@ -231,7 +231,7 @@ def test_a_takeover_that_ends_midway_leaves_nothing_and_the_next_one_makes_it(ni
 
 
 def test_a_snapshot_with_the_folder_that_a_takeover_makes_for_a_moment_is_refused(nights: Nights) -> None:
-    """Its content would go into a folder of the user's, and pass for his."""
+    """Otherwise the takeover would write its content into a folder of the user."""
     snapshots(nights)
     (nights.top / "live" / ".btrkeep-takeover").mkdir()
     made = nights.top / "btrbk" / "home.20260301"
@@ -244,7 +244,7 @@ def test_a_snapshot_with_the_folder_that_a_takeover_makes_for_a_moment_is_refuse
 
 
 def test_a_snapshot_that_is_replaced_by_another_of_its_name_is_not_taken_over_under_its_time(nights: Nights) -> None:
-    """A rotation may rename another one there at any moment."""
+    """A rotation may give this name to another snapshot at any moment."""
     made, other = snapshots(nights, "20260301", "20260302")
     words = ("import", "btrbk", str(made.parent), "--host", "web1", "--verify", "none", "--json")
     aside = made.with_name("aside")  # a read-only subvolume cannot change its folder

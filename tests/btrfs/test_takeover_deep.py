@@ -1,4 +1,4 @@
-"""A user's tree that is deeper than a path may be long does not keep a snapshot of btrbk from being taken over."""
+"""A snapshot of btrbk is taken over even if the user's tree is deeper than the longest path that the kernel accepts."""
 
 import os
 from collections.abc import Callable

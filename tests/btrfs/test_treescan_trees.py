@@ -1,4 +1,4 @@
-"""Trees of real filesystems of every shape, read in bulk; the truth is what python-btrfs, btrfs-progs and sysfs say of them."""
+"""Trees of real filesystems of every shape, read in bulk and compared with the output of python-btrfs, btrfs-progs and sysfs."""
 
 import bisect
 import os
@@ -90,7 +90,9 @@ def vars_of(answer: Any) -> tuple[Any, ...]:
 
 
 def see_free_space(read: Read) -> None:
-    """mkfs.btrfs leaves the free space of block groups that it has removed again in the tree: read, but of no chunk."""
+    """Compares the free space. mkfs.btrfs leaves the free space of block groups that it has removed in the tree: it is read, but
+    belongs to no chunk.
+    """
     theirs = [(free_space_extent.vaddr, free_space_extent.length) for free_space_extent in read.theirs.free_space_extents()]
     for buffer_size in BUFFERS:
         assert free_extents(read, buffer_size) == theirs
@@ -144,7 +146,7 @@ def see_extents(read: Read, nodesize: int) -> None:
 
 
 def see_gaps(read: Read, nodesize: int) -> None:
-    """For all block groups, and for some of them, without those between them."""
+    """Compares the gaps of all block groups, and of some of them without the gaps of those between."""
     expected = {(row, size): gaps_by_hand(read, row, size, nodesize) for row, size in rows(read.chunk.vaddr, read.chunk.length)}
     for chosen in (slice(None), slice(1, None, 2), slice(2, 3)):
         vaddr, length = read.chunk.vaddr[chosen], read.chunk.length[chosen]

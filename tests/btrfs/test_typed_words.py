@@ -1,4 +1,5 @@
-"""Each command that takes a host, a backup, a path, a day or a file, by one table: odd names, and equal words mean the same.
+"""One table tests each command that takes a host, a backup, a path, a day or a file: odd names, and the same word has the same
+meaning everywhere.
 
 The table has each parameter of the command tree that is not a flag: a new one needs a row. The meaning of a word follows from
 the backups that the tests made.
@@ -27,7 +28,7 @@ Done = subprocess.CompletedProcess[str]
 
 
 class Kind(Enum):
-    """What the words of a parameter name."""
+    """What a parameter's words name, such as a host or a path."""
 
     HOST = "a host"
     WHICH = "HOST or HOST@BACKUP"
@@ -150,7 +151,7 @@ SILENT = ("damaged", "dedupe", "repair")  # name no backup where there is nothin
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    """All commands that people type, by their words."""
+    """Yields all commands that people type, by their words."""
     if not isinstance(command, click.Group):
         yield " ".join(path), command
         return
@@ -162,7 +163,7 @@ def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def rows(*kinds: Kind) -> list[str]:
-    """The commands of these kinds, with {} in place of the word."""
+    """Returns the commands of these kinds, with {} in place of the word."""
     return [row[1] for parameters in ROWS.values() for row in parameters.values() if isinstance(row, tuple) and row[0] in kinds]
 
 
@@ -192,7 +193,9 @@ def typed(site: Nights, command: str, word: str | Path) -> Done:
 
 
 def refused(done: Done, status: int = 2) -> str:
-    """Its output: one line with the reason, at most one with a remedy, and no control sequences."""
+    """Returns the output of a refused command: one line with the reason, at most one line with a remedy, and no control
+    sequences.
+    """
     assert (done.returncode, done.stdout) == (status, ""), done
     lines = done.stderr.split("\n")[:-1]
     assert [line.partition(": ")[0] for line in lines] in (["error"], ["error", "hint"]), done

@@ -1,4 +1,4 @@
-"""One backup that the disk cannot read: what the host's good ones can still be used for, and what names the other."""
+"""The disk cannot read one backup: the use of the host's good backups, and the commands that name the bad one."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def test_the_good_backups_of_its_host_can_be_worked_with(make_btrfs: Callable[..
 
 
 def damage_record(nights: Nights, backup: Path) -> None:
-    """Makes backup.json alone unreadable."""
+    """Makes only backup.json unreadable."""
     record = backup / "backup.json"
     damage(nights.top, record.read_bytes())
     with pytest.raises(OSError, match="Input/output"):
@@ -153,7 +153,7 @@ def test_an_import_does_not_hand_known_damage_on(make_btrfs: Callable[..., Path]
 
 
 def test_a_base_of_which_not_all_damage_is_named_is_passed_over(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """damaged.json has room for a limited number of places; beyond that it also names the backup as a whole."""
+    """damaged.json lists a limited number of places; beyond the limit it also lists the backup as a whole."""
     nights = Nights(make_btrfs(size="300M"))
     nights.host("web", tree)
     contents = [os.urandom(100_000) for _ in range(2)]

@@ -1,4 +1,6 @@
-"""Hosts are not trusted: whatever a sender answers, only its own `.working/data` is written, and no other host is affected."""
+"""Hosts are not trusted: whatever a sender answers, btrkeep writes only to the host's own `.working/data`, and no other host is
+affected.
+"""
 
 import os
 import shlex
@@ -39,21 +41,21 @@ def pretended(root: Path, source: Path) -> Path:
 
 
 def everything_but(nights: Nights, *own: Path) -> dict[bytes, Entry]:
-    """The whole filesystem of the test but for what this host may write."""
+    """Returns the state of the test's whole filesystem, except for the folders that this host may write to."""
     kept = manifest(nights.top)
     skipped = [os.fsencode(path.relative_to(nights.top)) for path in (*own, nights.top / "lies")]
     return {name: entry for name, entry in kept.items() if not any(name.startswith(each) for each in skipped)}
 
 
 def timeless(names: dict[bytes, Entry]) -> dict[bytes, Entry]:
-    """Without the folders that are above what a run writes."""
+    """Returns the state without the times of the folders above those that a run writes to."""
     return {name: entry for name, entry in names.items() if entry.kind != "d"}
 
 
 def test_no_link_stands_where_a_folder_must_be_when_an_rsync_starts(
     nights: Nights, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest rsync would not follow it; older ones do when the host lists a file below it and no folder."""
+    """The newest rsync would not follow the link; older versions follow it when the host lists a file below it but no folder."""
     www, mail = nights.source / "srv" / "www", nights.source / "srv" / "mail"
     first, second = nights.top / "first", nights.top / "second"
     pretended(first, www).symlink_to(outside)
@@ -96,7 +98,7 @@ def test_a_link_planted_while_the_whole_host_was_a_source_is_not_followed_when_o
 
 
 def test_a_link_that_the_host_lists_for_a_folder_is_kept_as_a_link_and_never_followed(nights: Nights, outside: Path) -> None:
-    """Each night the host turns folders into links and back; files follow below the names that were links before."""
+    """Each night the host turns folders into links or back, and lists files below names that were links before."""
     www = nights.source / "srv" / "www"
     first, second = nights.top / "first", nights.top / "second"
     (pretended(first, www)).mkdir()
@@ -218,7 +220,7 @@ def test_what_a_host_says_and_calls_its_files_is_escaped_wherever_it_is_shown(
 
 
 def see_a_quiet_terminal(nights: Nights, command: list[str]) -> None:
-    """On a terminal colours and the live view are ours; nothing of the host's may be among them."""
+    """Checks that a terminal gets only the colours and the live view of btrkeep, and no control sequence from the host."""
     words = shlex.join([sys.executable, "-m", "backupd", "--config", str(nights.config), *command])
     env = {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "TERM": "xterm", "COLUMNS": "200"}
     shown = work("script", "-qec", words, "/dev/null", check=False, env=env).stdout

@@ -1,4 +1,6 @@
-"""A state folder that other users than root may write to: nothing is written there, backups go on, the printed command fixes it."""
+"""Users other than root may write to the state folder: btrkeep writes nothing there, backups continue, and the printed command
+repairs it.
+"""
 
 import json
 import re
@@ -81,7 +83,7 @@ def test_doctor_ends_where_the_state_folder_is_none(nights: Nights) -> None:
 
 
 def test_what_the_message_prints_leads_out(nights: Nights) -> None:
-    """It printed `backupd rebuild`, which the same state refuses."""
+    """The message used to print `backupd rebuild`, which refuses the same state."""
     (nights.source / "file").write_text("it")
     nights.host("web", nights.source)
     with web() as server:

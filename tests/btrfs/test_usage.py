@@ -65,7 +65,7 @@ def du(pool: Nights, host: str, name: str | None) -> int:
 
 
 def dumped(pool: Nights, subvolume_id: int) -> dict[int, int]:
-    """Extents of a subvolume, address to length, from the tree's dump."""
+    """Returns the extents of a subvolume, address to length, from the dump of its tree."""
     (loop,) = btrfs.devices_of(pool.top)
     text = work("btrfs", "inspect-internal", "dump-tree", "-t", str(subvolume_id), loop).stdout
     matches = re.findall(r"extent data disk byte (\d+) nr (\d+)", text)
@@ -108,7 +108,9 @@ def test_a_backup_without_neighbours_is_exact_to_the_byte(pool: Nights) -> None:
 
 
 def inside(amount: Amount, truth: int, slack: float) -> bool:
-    """Within the interval, made wider by `slack` of its width on both sides: chance fails the test once in many thousands."""
+    """Checks that the value is within the interval, widened on both sides by `slack` of its width, so that chance fails the test
+    once in many thousands of runs.
+    """
     wide = (amount.high - amount.low) * slack
     return amount.low - wide <= truth <= amount.high + wide
 

@@ -1,4 +1,4 @@
-"""Verified means verified, whatever happens between checks: a lost catalogue, a scrub that did not read everything."""
+""" "Verified" is true whatever happens between checks: a lost catalogue, or a scrub that did not read everything."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def test_what_is_verified_while_the_catalogue_knows_no_backup_stops_no_status(ni
 
 
 def test_a_look_that_came_to_no_file_is_no_look(nights: Nights) -> None:
-    """It was killed, or its hour went by in pauses, night for night."""
+    """The check was killed, or its hour passed in pauses, every night."""
     nights.tables["verify"] = {"max_age": "10d", "new_files": "none"}
     nights.write()
     later = tuple(("--now", f"{2100 + year}-01-01T00:00:00Z") for year in range(3))
@@ -84,7 +84,7 @@ def test_a_scrub_that_could_not_compare_all_takes_back_no_damage(nights: Nights,
 def test_after_a_rebuild_every_damaged_file_is_known_and_what_differs_from_the_host_is_fetched(
     make_btrfs: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """verified.json names only some of them, which is played here; `checksums` shows it of each."""
+    """verified.json names only some of the damaged files, which the test simulates; `checksums` marks each of them."""
     nights = Nights(make_btrfs(size="300M", options="nodatasum"))
     nights.tables["verify"] = {"new_files": "none"}
     contents = [os.urandom(64 << 10) for _ in range(3)]

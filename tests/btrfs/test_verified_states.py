@@ -1,4 +1,4 @@
-"""The verification state of each backup, wherever it is shown: after a scrub, a verify, and damage; real disks."""
+"""The verification state of each backup in every output: after a scrub, a verify, and damage, on real disks."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def scrub(nights: Nights) -> dict[str, Any]:
 
 
 def a_second_passes(nights: Nights, host: str = "web") -> None:
-    """btrfs tells the begin of a scrub in whole seconds."""
+    """Waits for the next second: btrfs reports the start of a scrub in whole seconds."""
     finished = max(datetime.fromisoformat(row["finished"]) for row in nights.json("list", host))
     while datetime.now(UTC) < finished + timedelta(seconds=1):
         work("sleep", "0.1")
@@ -137,7 +137,7 @@ def test_damage_counts_more_than_the_scrub_that_found_it_and_the_other_backups_a
 
 
 def test_a_scrub_whose_errors_have_not_all_a_name_says_nothing_of_the_backups_without_damage(nights: Nights, tree: Path) -> None:
-    """The kernel names ten errors in five seconds at the most."""
+    """The kernel names at most ten errors in five seconds."""
     content = (tree / "file").read_bytes()
     (tree / "file").unlink()
     nights.run("web")
@@ -169,7 +169,7 @@ def test_an_alarm_reports_data_not_read_for_long_after_a_first_verification_or_w
 
 
 def test_a_copy_that_came_after_the_scrub_is_not_called_read_by_it(make_btrfs: Callable[..., Path]) -> None:
-    """It was finished long before, in another pool."""
+    """The backup was finished long before the scrub, but in another pool."""
     two = TwoPools(make_btrfs(), make_btrfs())
     two.night("2026-03-01T22:00:00Z", "a")
     assert scrub(two.second)["outcome"] == "finished"
@@ -183,7 +183,7 @@ def test_a_copy_that_came_after_the_scrub_is_not_called_read_by_it(make_btrfs: C
 
 
 def test_a_night_that_takes_the_name_of_a_deleted_backup_is_not_known_as_that_was(nights: Nights) -> None:
-    """The clock was set back between the two. All names of these minutes count as those of existing backups."""
+    """The clock was set back between the two backups. All names of these minutes count as names of existing backups."""
     now = datetime(2026, 3, 20, 22, 0, tzinfo=UTC)
     nights.backupd("verify")
     path = nights.pool / "hosts/web/verified.json"

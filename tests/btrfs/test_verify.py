@@ -1,4 +1,4 @@
-"""`backupd verify`: damage on a disk is found and reported; compared with the kernel's read counters and sha256sum."""
+"""`backupd verify` finds and reports damage on a disk; compared with the kernel's read counters and sha256sum."""
 
 import hashlib
 import json
@@ -31,13 +31,13 @@ def verify(nights: Nights, *words: str, status: int = 0) -> dict[str, Any]:
 
 
 def bytes_read(top: Path) -> int:
-    """From the disk, as the kernel counts it."""
+    """Returns the bytes read from the disk, according to the kernel."""
     (device,) = btrfs.devices_of(top)
     return int(Path("/sys/block", Path(device).name, "stat").read_text().split()[2]) * 512
 
 
 def records(nights: Nights, host: str) -> dict[int, bytes]:
-    """The digests in the host's file, by inode: the format, read by another hand."""
+    """Returns the digests in the host's file by inode, read by separate code."""
     data = (nights.pool / "hosts" / host / "checksums").read_bytes()
     return {inode: digest for inode, _, _, _, _, digest, _ in struct.iter_unpack(">QQQQI32sI", data[72:])}
 
@@ -145,7 +145,7 @@ def test_each_name_of_a_file_is_damaged_though_the_run_recorded_one(make_btrfs: 
 def test_what_is_not_what_the_run_recorded_stays_damaged_where_nothing_was_recorded(
     make_btrfs: Callable[..., Path], tree: Path
 ) -> None:
-    """Only the first backup has the checksum. The second one has the same file, and nothing to compare it with."""
+    """Only the first backup has the checksum. The second backup has the same file, but no checksum to compare it with."""
     nights = Nights(make_btrfs(size="300M", options="nodatasum"), "--rehearsal")
     content = os.urandom(20_000)
     (tree / "file").write_bytes(content)
@@ -170,7 +170,7 @@ def test_what_is_not_what_the_run_recorded_stays_damaged_where_nothing_was_recor
 def test_a_sample_reads_what_is_known_to_be_damaged_also_when_no_checksum_says_so(
     make_btrfs: Callable[..., Path], tree: Path
 ) -> None:
-    """As after a pool that was too full for them while `verify` read, or a host whose file of them was lost."""
+    """This happens if the pool was too full for checksums while `verify` read, or if the host's file of checksums was lost."""
     nights = Nights(make_btrfs(size="300M"))
     nights.tables["verify"] = {"new_files": "none"}
     content = os.urandom(100_000)
@@ -189,7 +189,7 @@ def test_a_sample_reads_what_is_known_to_be_damaged_also_when_no_checksum_says_s
 
 
 def test_a_file_of_many_names_and_zeros_is_read_once(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """Its digest leaves zeros out, so it is never what the run recorded."""
+    """Its digest leaves out zeros, so it never equals the digest that the run recorded."""
     nights = Nights(make_btrfs(size="300M"))
     nights.tables["verify"] = {"new_files": "all"}
     for number in range(1000):

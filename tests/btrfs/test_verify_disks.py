@@ -1,4 +1,6 @@
-"""`backupd verify` on failing disks: one copy of two, and metadata. `find`, `sha256sum` and the damaged place are the truth."""
+"""`backupd verify` on failing disks: one of two copies, and metadata. Its findings are compared with `find`, `sha256sum` and the
+damaged place.
+"""
 
 import hashlib
 import os
@@ -60,7 +62,7 @@ def test_a_file_with_many_names_is_read_once_and_is_damaged_under_each(make_btrf
 def test_small_files_of_all_sizes_come_from_the_disk_and_damage_has_its_place(
     make_btrfs: Callable[..., Path], tree: Path, options: str
 ) -> None:
-    """Inline, compressed, odd sizes, zeros: digests from sha256sum, without cached data hiding the disk."""
+    """Inline, compressed, of odd sizes, and zeros: the digests equal those of sha256sum, and cached data does not hide the disk."""
     nights = Nights(make_btrfs(size="300M", options=options))
     nights.tables["verify"] = {"new_files": "none"}
     sizes = (0, 1, 2000, 4095, 4096, 4097, 65_536, 1_000_001, MIB - 1, MIB, MIB + 1)
@@ -110,7 +112,7 @@ def test_a_small_file_that_a_program_has_mapped_is_read_from_the_disk(
 
 
 def test_zeros_and_holes_are_alike_in_a_small_file_and_where_they_are_counts(shared_btrfs: Path) -> None:
-    """A deduplicator may turn one into the other. A file read as a large one has the same digest."""
+    """A deduplicator may turn zeros into holes or holes into zeros. A file that is read as a large file has the same digest."""
     block, data = bytes(4096), os.urandom(4096)
     dense = data + 3 * block + data + b"more" + bytes(500)
     contents = {"dense": dense, "moved": data + block + data + 2 * block + b"more" + bytes(500), "cut": dense[:-1]}

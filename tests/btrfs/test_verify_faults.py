@@ -1,4 +1,4 @@
-"""`backupd verify` while something else goes wrong: the clock, a deletion, no room, an end in the middle."""
+"""`backupd verify` while something else goes wrong: a wrong clock, a deletion, a full pool, an end in the middle."""
 
 import fcntl
 import hashlib
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.btrfs]
 
 
 def test_what_was_read_while_the_clock_was_ahead_is_read_again(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """Else nothing would be read until that moment comes, and all would be called whole."""
+    """Otherwise verify would read nothing until that time comes, and call all files undamaged."""
     nights = Nights(make_btrfs(size="300M"), "--rehearsal")
     content = os.urandom(MIB)
     (tree / "database").write_bytes(content)
@@ -71,7 +71,7 @@ def test_checksums_are_kept_while_the_clock_is_ahead(make_btrfs: Callable[..., P
 
 
 def delete(nights: Nights, name: str, path: Path) -> str:
-    """A line of the shell that deletes a backup of web, or says why not."""
+    """Returns a line for the shell that deletes a backup of web, or prints why it cannot."""
     words = ("-m", "backupd", "--config", nights.config, "delete", f"web@{name}", "--force", "--now-without-grace")
     return f"cd {TOP}; {shlex.join(map(str, (sys.executable, *words)))} >{path} 2>&1; :"
 
@@ -130,7 +130,7 @@ def test_an_end_in_the_middle_forgets_no_damage(make_btrfs: Callable[..., Path],
 
 
 def test_damage_is_told_of_every_backup_that_shares_it_when_one_is_read(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """The others are read weeks later; and the next night would keep the damaged data of its base."""
+    """The other backups are read weeks later, and the next night would keep the damaged data of its base."""
     nights = Nights(make_btrfs(size="300M"))
     content = os.urandom(MIB)
     (tree / "old").write_bytes(content)
@@ -153,7 +153,9 @@ def test_damage_is_told_of_every_backup_that_shares_it_when_one_is_read(make_btr
 
 
 def test_a_large_file_is_given_up_when_it_is_to_end(tmp_path: Path) -> None:
-    """Reading stops in the middle: two terabytes would take too long. A file damaged earlier does not count as whole then."""
+    """verify stops reading in the middle of the file, because two terabytes would take too long. A file that was damaged earlier
+    does not count as undamaged then.
+    """
     file = tmp_path / "large"
     file.write_bytes(os.urandom(5 << 20))
     answers = iter([True, True, False])
@@ -165,7 +167,7 @@ def test_a_large_file_is_given_up_when_it_is_to_end(tmp_path: Path) -> None:
 
 
 def test_zeros_that_a_deduplicator_makes_a_hole_are_no_damage(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """It does so in backups, too, which are read-only, and the inode stays as it was. A byte that is no longer zero is damage."""
+    """A deduplicator changes read-only backups, too, and does not change the inode. A byte that is no longer zero is damage."""
     nights = Nights(make_btrfs(size="300M", options="nodatasum"))
     content = os.urandom(128 << 10) + bytes(128 << 10) + os.urandom(5000)
     (tree / "image").write_bytes(content)

@@ -1,4 +1,4 @@
-"""`backupd verify --against-source`: a real rsync, a real ssh server; sha256sum and the catalogue's own file are the truth."""
+"""`backupd verify --against-source` with a real rsync and a real ssh server, compared with sha256sum and the catalogue file."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def compared(nights: Nights, *words: str, status: int = 0) -> dict[str, Any]:
 
 
 def overwrite(path: Path, content: bytes) -> None:
-    """Puts its time back afterwards."""
+    """Overwrites a file and restores its time."""
     before = path.stat()
     path.write_bytes(content)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -38,7 +38,9 @@ def overwrite(path: Path, content: bytes) -> None:
 
 @pytest.mark.slow
 def test_what_differs_though_nothing_moved_is_named_and_fetched_again(shared_btrfs: Path, tree: Path, sshd: Sshd) -> None:
-    """With the restricted key that the documentation recommends. A file changed since is not damage."""
+    """With the restricted key that the documentation recommends. A file that was changed on the host since the backup is not
+    damaged.
+    """
     nights = Nights(shared_btrfs)
     odd = [os.fsdecode(name) for name in (b"caf\xe9\nx", b"-n", b"#hash", b"\\#012", b"a|b [*]?", b" ")]
     for name in (*odd, "touched", "changed", "grown", "gone", "folder", "symlink", "kept"):

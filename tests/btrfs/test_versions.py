@@ -1,4 +1,4 @@
-"""The versions of a path over all backups of a host: backups that are real snapshots, and ones that real runs made.
+"""The versions of a path over all backups of a host: backups that are real snapshots, and backups that real runs made.
 
 One host is made once for all that only look. The truth is stat, sha256sum and the script that made the backups.
 """
@@ -42,7 +42,7 @@ def pool(module_btrfs: Path) -> Nights:
 
 
 def nothing(_data: Path) -> None:
-    """A night in which nothing changes."""
+    """Changes nothing: a night without changes."""
 
 
 def write(path: Path, text: str, mtime: int) -> None:
@@ -51,7 +51,7 @@ def write(path: Path, text: str, mtime: int) -> None:
 
 
 def life(number: int, data: Path) -> None:
-    """Twelve nights of a host."""
+    """Changes the source as in that one of the host's twelve nights."""
     etc = data / "etc"
     if number == 0:
         etc.mkdir()
@@ -91,7 +91,7 @@ def history(pool: Nights, path: str, *more: str) -> dict[str, Any]:
 
 
 def spans(answer: dict[str, Any], names: list[str]) -> list[tuple[int, int, int]]:
-    """First and last backup by their numbers, and how many have it."""
+    """Returns the numbers of the first and last backup of each version, and how many backups have it."""
     return [(names.index(version["first"]), names.index(version["last"]), version["backups"]) for version in answer["versions"]]
 
 
@@ -192,7 +192,7 @@ def test_another_day_sees_what_was_there_by_then(pool: Nights) -> None:
 
 
 def lineage(nights: Nights, *changes: Callable[[Path], object], **more: Any) -> list[str]:
-    """A host h1 with a large file /f, and what becomes of it night after night."""
+    """A host h1 with a large file /f that changes night after night."""
 
     def change(number: int, data: Path) -> None:
         if number == 0:
@@ -208,7 +208,7 @@ def checksums(nights: Nights) -> list[str]:
 
 
 def anew(text: str) -> Callable[[Path], object]:
-    """A backup that was begun from nothing: another inode, other extents."""
+    """Makes a backup without a base: with new inodes and new extents."""
     return lambda data: write(data / "f", text * BIG, 50)
 
 
@@ -226,7 +226,7 @@ def test_a_copy_that_shares_its_extents_is_known_to_be_the_same_and_is_not_read(
 
 
 def test_a_copy_of_compressed_data_is_only_known_to_be_the_same_when_it_was_read(nights: Nights) -> None:
-    """The kernel does not say which part of a compressed extent a file has, so two that differ could look the same."""
+    """The kernel does not tell which part of a compressed extent a file uses, so two different files could look the same."""
 
     def compressed(data: Path) -> None:
         (data / "f").unlink()
@@ -285,7 +285,7 @@ def test_a_file_that_was_only_touched_has_the_same_content(nights: Nights) -> No
 
 @pytest.mark.parametrize(("path", "counts"), [("f", [2, 3, 1]), ("folder", [1, 3, 1])])
 def test_another_acl_or_attribute_alone_is_another_version(nights: Nights, path: str, counts: list[int]) -> None:
-    """Attributes that are set to their old values make no version."""
+    """Attributes that are set to their old values make no new version."""
     lineage(
         nights,
         lambda data: (data / "folder").mkdir(),

@@ -1,4 +1,4 @@
-"""A backup is walked again from a record of the first walk: the same names, in folders that are opened again."""
+"""A backup is walked again from a record of the first walk: it yields the same names, and opens the folders again."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ Walk = Callable[[Tree, bytes, Unreadable | None], Iterator[Walked]]
 
 
 def _seen(walk: Walk, tree: Tree, path: bytes = b"/") -> list[object]:
-    """All that a walk yields, with the inode of the folder that is open then in the place of its descriptor."""
+    """Returns everything that a walk yields, with the inode of the open folder in place of its descriptor."""
     seen = list[object]()
     for visit in walk(tree, path, None):
         folder = os.fstat(visit.folder).st_ino

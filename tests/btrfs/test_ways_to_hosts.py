@@ -30,7 +30,7 @@ def folder() -> Iterator[Path]:
 
 
 def assert_backed_up_and_restored(nights: Nights, sshd: ssh.Sshd, address: str, port: int | None) -> None:
-    """One backup by a session of btrkeep-source, a check of the host, and a restore to it with the restore key."""
+    """Makes a backup with btrkeep-source, checks the host, and restores to it with the restore key."""
     source = nights.source / "srv"
     source.mkdir()
     (source / "page").write_text("first")
@@ -90,7 +90,7 @@ def test_a_host_with_ipv6_and_another_port(nights: Nights, folder: Path) -> None
 
 
 def test_a_host_with_another_user(nights: Nights) -> None:
-    """The user of ssh's configuration, and the one of the address."""
+    """The user is given in ssh's configuration or in the address."""
     shells = ("/bin/bash", "/bin/sh")
     user = next((entry for entry in pwd.getpwall() if entry.pw_uid and entry.pw_shell in shells), None)
     if user is None:

@@ -1,4 +1,4 @@
-"""When `run` starts what, and when it stops it: windows, due periods and clocks, through the command on a rehearsal pool."""
+"""When `run` starts and stops backups: windows, due periods and clocks, tested with the command on a rehearsal pool."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ def tree(nights: Nights) -> Path:
 
 
 def at(nights: Nights, now: str, *words: str, status: int = 0) -> dict[str, str]:
-    """`run` at that time: hosts and what became of them."""
+    """Executes `run` at that time and returns the hosts and the result of each."""
     done = nights.backupd("run", "--json", "--now", now, *words, check=False)
     assert done.returncode == status, done.stdout + done.stderr
     return {host: result["outcome"] for host, result in results(done.stdout).items()}
@@ -89,7 +89,7 @@ def test_what_runs_when_the_window_closes_is_stopped_kept_and_ended_the_night_af
 def test_a_window_that_closed_while_the_machine_was_asleep_stops_what_runs(
     nights: Nights, tree: Path, backupd_running: Start, tmp_path: Path, hours: int, woken_at: str
 ) -> None:
-    """After three days it is in the window again, but that is another night."""
+    """After three days the time is within the window again, but in that of another night."""
     flag, asleep = hold(nights, 500_000), tmp_path / "asleep"
     (tmp_path / "sitecustomize.py").write_text(ASLEEP.format(flag=str(asleep), hours=hours))
     env = {"PYTHONPATH": f"{tmp_path}:{TOP}"}
@@ -194,7 +194,7 @@ def test_an_ordinary_pool_refuses_another_time(nights: Nights, tree: Path) -> No
 
 
 def test_a_scheduled_run_in_which_nothing_is_due_writes_nothing(nights: Nights, tree: Path) -> None:
-    """Not a row, not a fact: a timer starts it 96 times a day."""
+    """It writes neither a row nor a fact: a timer starts it 96 times a day."""
     assert at(nights, "2026-11-20T22:00:00Z") == {"web": "complete"}
     state = nights.state
     before = {path: path.read_bytes() for path in state.rglob("*") if path.is_file() and not path.name.endswith("-shm")}

@@ -1,4 +1,4 @@
-"""One night with a clock that is years ahead; then it is right again, and only the backups before and since count."""
+"""One night has a clock that is years ahead; then the clock is right again, and only the backups before and since count."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def pool(shared_btrfs: Path) -> Expiries:
 
 
 def fails(pool: Expiries) -> None:
-    """A night with the right clock in which the source is not there."""
+    """Runs a night with the right clock in which the source is missing."""
     pool.host("web1", pool.source / "missing")
     pool.run("web1", status=1)
 
@@ -115,7 +115,7 @@ def test_a_night_before_the_clock_was_set_copies_nothing_anew_and_ends_no_backup
 
 
 def test_a_clock_far_ahead_or_far_behind_is_reported_once_and_so_is_its_end(shared_btrfs: Path) -> None:
-    """Under a clock that is wrong by five years, in both directions, with real messages and a right clock in between."""
+    """The clock is wrong by five years in both directions, and right in between; real messages are sent."""
     nights = Nights(shared_btrfs)
     (nights.source / "file").write_text("it")
     nights.host("web1", nights.source)
@@ -129,7 +129,7 @@ def test_a_clock_far_ahead_or_far_behind_is_reported_once_and_so_is_its_end(shar
         return [message["message"] for message in server.json()[before:]]
 
     def reported(shift: timedelta, text: str) -> None:
-        """By status and check, and counted as an alarm by metrics."""
+        """Checks that `status` and `check` report the alarm, and that `metrics` counts it."""
         for command, words in (("status", text), ("check", text), ("metrics", 'btrkeep_alarms{event="failure",pool="main"} 1.0')):
             seconds = str(shift.total_seconds())
             env = {**os.environ, "PYTHONPATH": str(TOP)}
@@ -158,7 +158,7 @@ def test_a_clock_far_ahead_or_far_behind_is_reported_once_and_so_is_its_end(shar
 
 
 def without_catalogue(pool: Expiries) -> None:
-    """The live file is damaged; the copy of it is not."""
+    """Damages the live catalogue, but not its copy."""
     for file in pool.state.glob("catalogue.sqlite*"):
         file.unlink()
     (pool.state / "catalogue.sqlite").write_bytes(b"no database at all" * 400)
@@ -166,7 +166,9 @@ def without_catalogue(pool: Expiries) -> None:
 
 @pytest.mark.parametrize("has_copy", [True, False])
 def test_without_a_catalogue_the_clock_is_compared_too(pool: Expiries, has_copy: bool) -> None:
-    """With that of earlier expiries, which the dashboard's copy has; without the copy with the newest backup."""
+    """The clock is compared with the times of earlier expiries, which the dashboard's copy has; without the copy, with the newest
+    backup.
+    """
     good = pool.names("web1")[:3]
     pool.tables["retention"] = {"daily": 1, "min_keep": 1, "grace": "30d"}
     pool.write()

@@ -65,7 +65,7 @@ class Pool(Nights):
         self.write()
 
     def _ssh_that_may_fail(self) -> str:
-        """A stand-in for ssh that reaches no host of which there is a file in `away`."""
+        """Makes a stand-in for ssh that cannot reach a host if `away` has a file with its name."""
         script = self.away.parent / "ssh-or-not"
         refuse = '{ echo "ssh: connect to host $word port 22: No route to host" >&2; exit 255; }'
         script.write_text(
@@ -93,7 +93,7 @@ class Pool(Nights):
         self.host(name, *self._paths(host), address=name if host.remote else None, **keys)
 
     def _paths(self, host: Host) -> list[Path]:
-        """Two for a host that may lose one."""
+        """Returns two paths for a host that may lose one of them."""
         parts = ("a", "b") if any(spell.what == HALF for spell in host.spells) else ("a",)
         return [self.sources / host.name / part for part in parts]
 
@@ -103,7 +103,7 @@ class Pool(Nights):
         self.write()
 
     def become(self, host: Host, moment: datetime) -> None:
-        """The host's source as it is then. What changes every night is a file that says which night it is."""
+        """Changes the host's source to its content at that time. One file names the night, and so changes every night."""
         subject = host.on(moment.date())
         present, gone = self.sources / host.name / "b", self.sources / host.name / "b, gone"
         (self.sources / host.name / "a" / "night").write_text(label(moment))
@@ -117,7 +117,7 @@ class Pool(Nights):
     # --- the content of the pool, read without our code
 
     def labels(self, host: str) -> dict[str, Path]:
-        """The host's final backups by label, as folders are named; each was made within minutes of when it was to be."""
+        """Returns the host's final backups by label, as folders are named. Each was made within minutes of its planned time."""
         by_name: dict[str, Path] = {}
         for name in self.names(host):
             moment = datetime.strptime(name, "%Y-%m-%dT%H%M%S%z")
@@ -128,7 +128,7 @@ class Pool(Nights):
         return by_name
 
     def in_pool(self) -> Backups:
-        """Every backup of the pool, by the folders and files in it."""
+        """Returns every backup of the pool, according to its folders and files."""
         hosts = sorted(path.name for path in (self.pool / "hosts").iterdir())
         return {f"{host} {name}": _state_of(path) for host in hosts for name, path in self.labels(host).items()}
 
@@ -141,7 +141,7 @@ def _present(path: Path, *, here: bool, make: Callable[[Path], object]) -> None:
 
 
 def _state_of(backup: Path) -> str:
-    """What a backup is, by backup.json and notes.json."""
+    """Returns the state of a backup, from backup.json and notes.json."""
     notes = backup.parent / "notes.json"
     answer = json.loads(notes.read_text())["backups"].get(backup.name, {}) if notes.exists() else {}
     state = "complete" if "accepted" in answer else json.loads((backup / "backup.json").read_text())["state"]
@@ -152,7 +152,7 @@ def _state_of(backup: Path) -> str:
 
 
 def sections(nights: Sequence[date]) -> dict[str, list[str]]:
-    """The lines of the golden list, of that of these nights, under each of its headings."""
+    """Returns the lines below each heading of the golden list, for these nights."""
     by_name: dict[str, list[str]] = {}
     for line in reference.text(reference.live(nights)).splitlines():
         if line.startswith("== "):
@@ -171,7 +171,7 @@ def reasons_in(lines: list[str]) -> dict[str, str]:
 
 
 def days_in(lines: list[str]) -> set[date]:
-    """2020-05-11 .. 2020-05-15, a day or a span on each line."""
+    """Returns the days of lines such as 2020-05-11 .. 2020-05-15, each a day or a span."""
     spans = [[date.fromisoformat(day) for day in line.split(" .. ")] for line in lines]
     return {span[0] + timedelta(days=day) for span in spans for day in range((span[-1] - span[0]).days + 1)}
 
@@ -215,12 +215,12 @@ def test_a_forked_command_says_and_does_what_a_started_one_does(nights: Nights) 
 
 
 def _timeless(done: "subprocess.CompletedProcess[str]") -> tuple[str, str]:
-    """Both texts without names and numbers, which differ from one second to the next."""
+    """Returns both texts without names and numbers, which differ from one second to the next."""
     return re.sub(r"[\d.]+( [KM]iB| ago)?|Z|\bnow\b| {2,}", "", done.stdout), done.stderr
 
 
 def do(pool: Pool, deed: Deed, noon: datetime) -> None:
-    """What the administrator does at noon, as commands and changes of the configuration."""
+    """Does the administrator's work at noon: commands, and changes of the configuration."""
     name = pool.labels(deed.host)[deed.backup].name if deed.backup else ""
     host = next(host for host in HOSTS if host.name == deed.host)
     match deed.what:
@@ -270,7 +270,9 @@ def live(pool: Pool, nights: Sequence[date], golden: Mapping[str, list[str]]) ->
 
 
 def explained(pool: Pool, now: datetime | str) -> dict[str, str]:
-    """The result of `retention explain` for every backup, in the reference's words: without times, with labels for names."""
+    """Returns the result of `retention explain` for every backup, in the reference's words: without times, with labels
+    for names.
+    """
     by_name = {}
     for row in json.loads(pool.at(now, "retention", "explain", "--json")):
         reasons = [re.sub(r"^(held( until)?)\b.*|(T\d{4})\d\dZ$", r"\1\3", reason) for reason in row["reasons"]]
@@ -279,7 +281,7 @@ def explained(pool: Pool, now: datetime | str) -> dict[str, str]:
 
 
 def queued(pool: Pool) -> list[str]:
-    """Deleted subvolumes that the kernel has not dropped, once it was asked to drop them all and has said that it did."""
+    """Returns the deleted subvolumes that the kernel has not dropped after it reported that it had dropped all."""
     work("btrfs", "filesystem", "sync", pool.pool)
     work("btrfs", "subvolume", "sync", pool.pool)
     return work("btrfs", "subvolume", "list", "-d", pool.pool).stdout.splitlines()
@@ -320,7 +322,7 @@ def test_a_year_of_nights_leaves_exactly_what_the_golden_list_names(make_btrfs: 
 
 
 def see_contents(pool: Pool) -> None:
-    """Each backup holds its own night."""
+    """Checks that each backup has the content of its own night."""
     for host in sorted(path.name for path in (pool.pool / "hosts").iterdir()):
         for name, path in pool.labels(host).items():
             (night,) = (path / "data").glob("**/a/night")
@@ -328,7 +330,7 @@ def see_contents(pool: Pool) -> None:
 
 
 def see_nothing_to_do(pool: Pool) -> None:
-    """The catalogue equals the pool, even after a rebuild, and then nothing is left to expire."""
+    """Checks that the catalogue equals the pool, even after a rebuild, and that nothing is left to expire."""
     assert disagreements(pool) == []
     query = "select host || ' ' || substr(name, 1, 15), state from backup order by 1"
     assert dict(rows(pool, query)) == pool.in_pool()

@@ -18,6 +18,6 @@ def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
 
 @pytest.fixture
 def sql(catalogue: Catalogue, tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """The same file, opened with sqlite3 alone."""
+    """Opens the same file with only sqlite3."""
     with closing(sqlite3.connect(tmp_path / "catalogue.sqlite", isolation_level=None)) as connection:
         yield connection

@@ -1,4 +1,4 @@
-"""What the devices' counters of failed writes say about data that was just written."""
+"""The devices' counters of failed writes show whether data that was just written is safe."""
 
 import pytest
 

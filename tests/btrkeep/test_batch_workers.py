@@ -1,4 +1,4 @@
-"""Processes that do batches of work. Each test runs in its own process, because a process with threads does not fork."""
+"""Processes that work in batches. Each test has its own process, because a process with threads does not fork."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with o
 
 
 def test_who_takes_a_result_may_wait_for_all_the_others() -> None:
-    """Two results come at the same time, and to take the first takes the second, too."""
+    """Two results arrive at the same time, and taking the first also takes the second."""
     script = """
 import os, time
 from btrkeep.process.batch_workers import BatchWorkers

@@ -1,4 +1,4 @@
-"""The catalogue's rows: written by it and read with sqlite3 itself, or the other way round."""
+"""The catalogue's rows: written by the catalogue and read with sqlite3, or the other way round."""
 
 import gc
 import json
@@ -387,7 +387,7 @@ def test_a_damaged_cause_costs_the_cause_alone(catalogue: Catalogue, sql: sqlite
 
 
 def test_of_two_that_began_at_once_the_one_that_is_not_finished_is_the_newest(catalogue: Catalogue) -> None:
-    """As two runs with the same --now make them."""
+    """Two runs with the same --now make such backups."""
     final = next(iter(make_catalogue.backups(1, 1)))
     catalogue.replace_backups("p", [final, replace(WORKING, host=final.host, started=final.started)])
     assert [newest_backup.name for newest_backup in catalogue.newest_backups(FAR)] == [None]
@@ -395,7 +395,9 @@ def test_of_two_that_began_at_once_the_one_that_is_not_finished_is_the_newest(ca
 
 
 def test_what_is_stamped_in_the_future_is_no_newest_one_and_is_told_apart(catalogue: Catalogue) -> None:
-    """One host has three good backups and two of which the time is in the future. The other host has only one of the latter."""
+    """One host has three good backups and two with a time in the future. The other host has only one backup, with a time in the
+    future.
+    """
     ahead = [EVENING + timedelta(days=1500 + day) for day in range(2)]
     for number, started in enumerate([EVENING, EVENING + timedelta(days=1), EVENING + timedelta(days=2), *ahead]):
         catalogue.put_backup(replace(BACKUP, host="web1", name=f"n{number}", started=started))
@@ -453,7 +455,7 @@ def test_a_number_that_sqlite_cannot_hold_is_kept_as_the_nearest_and_costs_no_ot
 
 
 def test_a_catalogue_that_contradicts_itself_is_damaged_and_no_fault_of_the_program(tmp_path: Path) -> None:
-    """As a flipped bit in an index makes it: a host is known, and its row is not found."""
+    """A flipped bit in an index causes this: a host is known, but its row is not found."""
     with Catalogue.open(tmp_path) as catalogue:
         catalogue.start_run("web1", EVENING, 1, "1", night=False)
         with closing(sqlite3.connect(tmp_path / "catalogue.sqlite")) as other:

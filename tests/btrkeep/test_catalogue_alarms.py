@@ -1,4 +1,4 @@
-"""Alarms and sums in the catalogue, against sqlite3 itself."""
+"""Alarms and sums in the catalogue, compared with sqlite3."""
 
 import sqlite3
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""btrfs-balancer's writes and queries in the catalogue. The rows are read with sqlite3 itself."""
+"""btrfs-balancer's writes and queries in the catalogue. The tests read the rows with sqlite3."""
 
 import json
 import sqlite3
@@ -40,7 +40,7 @@ STEP = BalanceStep(
 
 @pytest.fixture
 def sql(sql: sqlite3.Connection) -> sqlite3.Connection:
-    """The same file, with the columns of a row by name."""
+    """Opens the same file with sqlite3, with a row's columns by name."""
     sql.row_factory = sqlite3.Row
     return sql
 

@@ -1,4 +1,4 @@
-"""Damages in the catalogue, against sqlite3 itself."""
+"""Damages in the catalogue, compared with sqlite3."""
 
 import sqlite3
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""The queries and updates of the catalogue by retention and expiry. The rows are read with sqlite3 itself."""
+"""The catalogue's queries and updates for retention and expiry. The tests read the rows with sqlite3."""
 
 import sqlite3
 from dataclasses import replace
@@ -22,7 +22,7 @@ WORKING = replace(BACKUP, name=None, path="hosts/web1/.working", state="partial"
 
 
 def nights(count: int, host: str = "web1") -> list[Backup]:
-    """Backups n1, n2, ... of a host, one a day."""
+    """Returns the backups n1, n2, ... of a host, one a day."""
     return [
         replace(BACKUP, host=host, name=f"n{day}", path=f"hosts/{host}/n{day}", started=EVENING + day * DAY, subvolume_id=300 + day)
         for day in range(1, count + 1)
@@ -30,7 +30,7 @@ def nights(count: int, host: str = "web1") -> list[Backup]:
 
 
 def everything(sql: sqlite3.Connection) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table."""
+    """Returns every row of every table."""
     names = [name for (name,) in sql.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     return {name: sorted(sql.execute(f"SELECT * FROM {name}").fetchall(), key=repr) for name in names}
 
@@ -174,7 +174,7 @@ def test_a_renamed_host_takes_everything_along_and_leaves_nothing(catalogue: Cat
 
 
 def renamed(value: Any) -> Any:
-    """A value of a row as it is to be afterwards; a source path that looks like the host's folder stays."""
+    """Returns a row's value after the renaming; a source path that looks like the host's folder stays."""
     if isinstance(value, str) and (value == "web1" or value.startswith("hosts/web1/")):
         return value.replace("web1", "caf\\udce9")
     return value

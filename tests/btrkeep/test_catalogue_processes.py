@@ -1,4 +1,4 @@
-"""Several processes write one catalogue, and some are killed meanwhile. The file is read with sqlite3 itself."""
+"""Several processes write to one catalogue, and some of them are killed. The tests read the file with sqlite3."""
 
 import signal
 import sqlite3

@@ -1,4 +1,4 @@
-"""Reading the catalogue without writing a single file: see docs/decisions/0018. Users without rights read a copy, see 0075."""
+"""Reading the catalogue without writing to any file: see docs/decisions/0018. Users without rights read a copy, see 0075."""
 
 import contextlib
 import grp
@@ -38,7 +38,7 @@ def state() -> Iterator[Path]:
 
 
 def settled(state: Path) -> None:
-    """Until the last write is longer ago than a reader wants it to be."""
+    """Waits until the last write is old enough for a reader."""
     time.sleep(2 * readonly._SETTLED / 1e9)
     assert not list(state.glob("*-wal"))
 
@@ -49,7 +49,7 @@ def looks_of(path: Path) -> tuple[int, ...]:
 
 
 def elsewhere(code: str, state: Path) -> str:
-    """In a process of its own."""
+    """Executes the code in a separate process."""
     return work(sys.executable, "-c", code, state, cwd=ROOT).stdout.strip()
 
 
@@ -90,7 +90,7 @@ def test_a_reader_sees_what_an_open_writer_has_committed(state: Path) -> None:
 
 @needs_root
 def test_a_job_that_may_not_give_files_away_leaves_a_copy_that_the_group_may_read(state: Path) -> None:
-    """The hardened units have no CAP_CHOWN, and may not set the setgid bit."""
+    """The hardened units lack CAP_CHOWN, and may not set the setgid bit."""
     Catalogue.open(state).close()
     assert stat.S_IMODE(state.stat().st_mode) == 0o2750
     bare = ("setpriv", "--bounding-set=-all,+sys_admin", "--inh-caps=-all", "--", readable().python, "-c", WRITE, state)
@@ -131,7 +131,9 @@ def test_the_folder_gets_the_dashboards_group_unless_another_one_was_chosen(stat
 
 
 def test_an_answer_during_which_the_file_changed_is_thrown_away(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the query and the check after it, a program opens, writes, and closes: only the file itself shows it."""
+    """Between the query and the check after it, a program opens, writes and closes the catalogue: only the file itself shows the
+    change.
+    """
     with Catalogue.open(state) as catalogue:
         catalogue.set_fact("a", "old")
     settled(state)
@@ -273,7 +275,7 @@ def test_a_file_that_is_no_catalogue_is_said_to_be_none(state: Path) -> None:
 @needs_root
 @pytest.mark.parametrize("byte", range(40, 60))
 def test_a_byte_of_the_header_that_is_none_leaves_the_catalogue_readable_or_damaged(state: Path, byte: int) -> None:
-    """SQLite has no error code of its own for an unknown format: it would have been reported as a bug of btrkeep."""
+    """SQLite has no separate error code for an unknown format, so the error would have been reported as a bug of btrkeep."""
     Catalogue.open(state).close()
     file = state / "catalogue.sqlite"
     content = bytearray(file.read_bytes())
@@ -310,7 +312,9 @@ def test_a_folder_that_is_closed_to_the_reader_is_named(state: Path) -> None:
 
 
 def test_opening_the_catalogue_again_keeps_the_locks_that_this_process_has(state: Path) -> None:
-    """Closing a file drops every lock of the process on it: then the last of others to close would delete the journal under us."""
+    """Closing a file drops all locks that the process holds on it. The last other process to close the catalogue would then delete
+    the journal in use.
+    """
     with Catalogue.open(state) as first:
         first.set_fact("a", "1")
         first.get_fact("a")

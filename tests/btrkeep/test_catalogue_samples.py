@@ -1,4 +1,4 @@
-"""Samples and jobs in the catalogue, compared with sqlite3: which are kept, and the size after ten years."""
+"""Samples and jobs in the catalogue, compared with sqlite3: which samples are kept, and the size after ten years."""
 
 import sqlite3
 import time
@@ -100,7 +100,7 @@ def test_old_samples_become_hours_and_days_and_no_byte_is_lost(catalogue: Catalo
 
 
 def test_what_is_made_of_old_samples_is_never_taken_for_the_newest(catalogue: Catalogue, tmp_path: Path) -> None:
-    """Else the next sample would have nothing to compare its counters with: from the third week on nothing would be known."""
+    """Otherwise the next sample's counters could not be compared, and from the third week on no rate would be known."""
     taken = START
     while taken < START + timedelta(days=16):
         catalogue.add_sample(FILESYSTEM, lambda _: sample(taken, counters=COUNTERS))  # noqa: B023  called at once
@@ -116,7 +116,9 @@ def test_what_is_made_of_old_samples_is_never_taken_for_the_newest(catalogue: Ca
 
 @pytest.mark.slow
 def test_samples_of_ten_years_with_twelve_devices_stay_below_100_mb(catalogue: Catalogue, tmp_path: Path) -> None:
-    """As large as such rows are: a raw one with the counters of all devices, hours and days made by the code that thins."""
+    """The rows have realistic sizes: a raw row has the counters of all devices, and the product's own code makes the rows of hours
+    and days.
+    """
     devices = {str(number): (18 << 40, 17 << 40, 0, 12, 0, 3, 0) for number in range(1, 13)}
     kinds = ("cpu some", "io some", "io full", "memory some", "memory full")
     counters = {

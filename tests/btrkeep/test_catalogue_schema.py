@@ -1,4 +1,4 @@
-"""How a catalogue file comes to be, grows older and breaks. The file is examined with sqlite3 itself."""
+"""How a catalogue file is created, upgraded and damaged. The tests examine the file with sqlite3."""
 
 import re
 import shutil
@@ -61,7 +61,7 @@ def ask(file: Path, statement: str) -> list[tuple[Any, ...]]:
 
 
 def shape(file: Path) -> dict[str, object]:
-    """SQLite's description of the tables, independent of the text of their SQL."""
+    """Returns SQLite's description of the tables, which does not depend on the text of their SQL."""
     with closing(sqlite3.connect(file)) as connection:
 
         def rows(pragma: str) -> list[tuple[Any, ...]]:
@@ -392,7 +392,7 @@ def test_a_damaged_catalogue_is_set_aside_when_the_new_one_is_made(tmp_path: Pat
 
 
 def made_full(catalogue: Catalogue) -> None:
-    """By SQLite's own way to be full."""
+    """Makes the database full with SQLite's own limit."""
     assert catalogue._writer
     catalogue._writer.run("PRAGMA max_page_count = 1")
 

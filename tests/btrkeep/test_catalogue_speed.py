@@ -1,4 +1,4 @@
-"""Queries of 3,000 hosts with 32 backups each, in fresh processes; normally a tenth of them.
+"""Queries of 3,000 hosts with 32 backups each, in fresh processes; normally with a tenth of the backups.
 
 The limits are twice the goals, because test machines are shared; bench/ measures. With a tenth of the backups they are five
 times as long again: a machine may be slow and busy.
@@ -102,7 +102,7 @@ def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def measured(code: str, large: Large, **limits: float) -> dict[str, float]:
-    """The best of three, each in a fresh process, and no more of them once the best is below the limits."""
+    """Returns the best of three measurements, each in a fresh process; stops early if a measurement is below the limits."""
     argv = [sys.executable, "-c", START + code, str(large.state)]
     if large.hosts != WHOLE:
         limits = {name: limit if name == "memory" else 5 * limit for name, limit in limits.items()}

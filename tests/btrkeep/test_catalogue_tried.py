@@ -1,4 +1,4 @@
-"""Queries of the catalogue for lists of hosts: compared with sqlite3 itself."""
+"""The catalogue's queries for lists of hosts, compared with sqlite3."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def test_a_run_without_an_end_is_among_them(tmp_path: Path) -> None:
 
 
 def test_what_began_under_a_clock_that_was_set_back_is_found_by_what_the_clock_said(tmp_path: Path) -> None:
-    """The later run has the earlier time: asked for the time of the earlier run, only that one is since then."""
+    """The later run has the earlier time. A query since the earlier run's time finds only the run with the later time."""
     later, earlier = datetime(2026, 11, 20, 23, 0, tzinfo=UTC), datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
     plain = make_catalogue.run_of(make_catalogue.backup_of(1, 0, later))
     with Catalogue.open(tmp_path) as catalogue:

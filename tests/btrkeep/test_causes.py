@@ -1,4 +1,4 @@
-"""Causes: written as JSON they are read back unchanged; invalid ones become None, so that no file breaks a list."""
+"""Causes are the same after they were written as JSON and read; invalid ones become None, so that no file breaks a list."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Changes of state are announced at checkpoints, and tests name them only that way."""
+"""Changes of state are announced at checkpoints, and tests refer to them only by these names."""
 
 import ast
 import re

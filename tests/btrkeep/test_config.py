@@ -1,4 +1,4 @@
-"""What a configuration means: sections, defaults, inheritance, several files. Problems are in test_config_problems.py."""
+"""The meaning of a configuration: sections, defaults, inheritance, several files. test_config_problems.py tests its mistakes."""
 
 import os
 from collections.abc import Callable

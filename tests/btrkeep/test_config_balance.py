@@ -1,4 +1,4 @@
-"""Valid values of [balance], its defaults, and what it refuses."""
+"""Valid values of [balance], its defaults, and refused values."""
 
 import re
 from collections.abc import Callable

@@ -153,6 +153,6 @@ def test_a_path_that_no_configuration_can_name_is_refused(path: str) -> None:
 
 
 def test_a_key_of_several_sections_is_declared_once_for_all() -> None:
-    """Of two declarations with one name the table would have the last, and its sections alone, without a word."""
+    """Of two declarations with the same name the table would silently use only the last, with that one's sections."""
     table = {key.name: key for key in TABLE}
     assert [key.name for key in declared_keys() if key != table[key.name]] == []

@@ -1,4 +1,4 @@
-"""Mistakes that leave out one host or copy, those that stop everything, and the configuration that reports use then."""
+"""Mistakes that exclude one host or copy, mistakes that stop everything, and the configuration that reports use then."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ HOST = 'address = "a"\npaths = ["/srv"]\n'
 
 
 class Files:
-    """A main file and drop-ins in `folder`; the state folder is beside them."""
+    """A main file and drop-ins in `folder`, with the state folder beside them."""
 
     def __init__(self, folder: Path) -> None:
         self.main, self.drop_ins, self.state = folder / "main.toml", folder / "main.d", folder / "state"

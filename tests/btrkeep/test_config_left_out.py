@@ -1,4 +1,4 @@
-"""A backup of this machine leaves out the pool and the state folder, wherever symbolic links lead; rsync is the judge."""
+"""A backup of this machine leaves out the pool and the state folder, wherever symbolic links lead; tested with rsync."""
 
 import re
 import shutil
@@ -35,7 +35,7 @@ def host(machine: Path, pool: str, *sources: str) -> tuple[HostConfig, tuple[str
 
 
 def fetched(here: HostConfig, machine: Path) -> set[str]:
-    """The files that rsync fetches for this host, by the way the engine calls it, relative to the machine's root."""
+    """Returns the files that rsync fetches for this host with the engine's arguments, relative to the machine's root."""
     for path in here.paths:
         excludes = [f"--exclude={pattern}" for pattern in here.self_excluded]
         command = ["rsync", "-a", "--relative", *excludes, f"/.{path}/", f"{machine}.copy/"]

@@ -1,4 +1,4 @@
-"""Every file loads or is a ConfigError; and properties of every configuration that loads."""
+"""Every file loads or raises a ConfigError, and every loaded configuration has certain properties."""
 
 import json
 import os
@@ -106,7 +106,7 @@ PATHS = st.lists(
 
 
 def attempt(text: str) -> Config | None:
-    """The configuration, or None after a ConfigError with a printable message."""
+    """Returns the configuration, or None after a ConfigError with a printable message."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "main.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
         try:
@@ -119,7 +119,7 @@ def attempt(text: str) -> Config | None:
 
 
 def check(host: HostConfig) -> None:
-    """The properties that the programs rely on, checked without the configuration's own code."""
+    """Checks the properties that the programs rely on, without the configuration's own code."""
     assert host.paths
     assert all(path.startswith("/") and os.path.normpath(path) == path for path in host.paths)
     for path, other in permutations(map(PurePosixPath, host.paths), 2):

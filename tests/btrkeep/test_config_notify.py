@@ -1,4 +1,4 @@
-"""[notify]: what it takes, and that nothing of its secrets is ever shown."""
+"""[notify]: the accepted values, and that no output ever shows its secrets."""
 
 from datetime import time
 from pathlib import Path

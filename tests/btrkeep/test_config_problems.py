@@ -1,4 +1,4 @@
-"""All mistakes of a configuration are reported at once, with file, key, value and the nearest existing name."""
+"""A configuration's mistakes are all reported at once, with file, key, value and the most similar existing name."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ HERE = f'{POOL}[host.a]\npaths = ["/a"]\n'
 
 
 def problems(folder: Path, text: str | bytes, **drop_ins: str) -> list[str]:
-    """The problems of main.toml and its drop-ins, without the folder."""
+    """Returns the problems of main.toml and its drop-ins, without the folder."""
     (folder / "main.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
     (folder / "main.d").mkdir(exist_ok=True)
     for name, content in drop_ins.items():
@@ -28,7 +28,7 @@ def problems(folder: Path, text: str | bytes, **drop_ins: str) -> list[str]:
 
 
 def of_host(folder: Path, line: str) -> list[str]:
-    """The problems of a sound host with one more line; without `main.toml: host.a.`."""
+    """Returns the problems of a valid host with one more line, without the prefix `main.toml: host.a.`."""
     paths = "" if line.startswith("paths") else 'paths = ["/etc"]\n'
     address = "" if line.startswith("address") else 'address = "a"\n'
     actual_problems = problems(folder, f"{POOL}[host.a]\n{paths}{address}{line}\n")

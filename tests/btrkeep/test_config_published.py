@@ -1,4 +1,4 @@
-"""What the dashboard may know of the configuration: all that pages need, and no secret."""
+"""The part of the configuration that the dashboard may know: everything that pages need, and no secret."""
 
 import json
 from dataclasses import fields, replace
@@ -71,7 +71,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def test_a_mistake_beside_a_secret_does_not_publish_it(tmp_path: Path) -> None:
-    """The text of a mistake is in messages, in the catalogue as an alarm, and published as the host's fault."""
+    """The text of a mistake appears in messages, in the catalogue as an alarm, and in the published data as the host's fault."""
     file = tmp_path / "main.toml"
     file.write_text("""
 [pool]

@@ -1,4 +1,4 @@
-"""Retention inherited key by key, and reported if missing; the pace and the mount option of expiry."""
+"""Retention is inherited key by key, and reported if missing; the pace and the mount option of expiry."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`share_with`: which host a host may share its data with."""
+"""`share_with`: the hosts with which a host may share its data."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The keys `snapshots` and `keep_on_host`: which hosts may have them, and what each takes from its group."""
+"""The key `snapshots`: which hosts may have it, and which values a host takes from its group."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How files were read, in records: written values are read again, and invalid ones are ignored."""
+"""The way in which files were read, in records: written values are read back, and invalid ones are ignored."""
 
 import json
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The state of a replica, from the catalogue's facts: pure."""
+"""The state of a replica, computed from the catalogue's facts without input or output."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Which backups are suspect after a crash: by the times of writes, and the last signs of life."""
+"""Which backups are suspect after a crash, by the times of writes and the last signs of life."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ BEGUN = NOW - 20 * MINUTE
 
 
 def of(*minutes: float) -> list[WrittenBackup]:
-    """Backups of web that were written that many minutes ago, which are also their names."""
+    """Returns backups of web that were written that many minutes ago; their names are these numbers."""
     return [WrittenBackup("web", f"{ago:g}", NOW - ago * MINUTE) for ago in minutes]
 
 
@@ -64,7 +64,9 @@ def test_what_was_written_last_before_the_last_sign_of_life_is_in_doubt(
 def test_whatever_is_known_of_its_end_nothing_of_its_last_minutes_is_left_out(
     written: list[float], crash: float, signs: list[float]
 ) -> None:
-    """The recorded events were before the crash, or in the present boot; data written in the ten minutes before is suspect."""
+    """The recorded events were before the crash or after the restart; data written in the ten minutes before the crash
+    is suspect.
+    """
     before = of(*(ago for ago in written if ago >= crash))
     lines = written_last(before, [NOW - ago * MINUTE for ago in signs if ago >= crash or ago < 20], None, MARGIN, BEGUN, NOW)
     last = {

@@ -1,4 +1,6 @@
-"""The dashboard's copy of the catalogue: who may read which file, when it is renewed, what a reader without rights can hold."""
+"""The dashboard's copy of the catalogue: who may read which file, when it is renewed, which locks a reader without
+rights can hold.
+"""
 
 import os
 import sqlite3
@@ -99,7 +101,7 @@ def test_who_holds_all_locks_that_it_can_get_stops_no_writer_and_no_later_copy(s
 
 @needs_root
 def test_who_could_read_the_live_file_makes_writers_say_that_it_is_held(state: Path) -> None:
-    """SQLite's error for a held lock of the -shm file is SQLITE_PROTOCOL, which was reported as a bug of btrkeep."""
+    """SQLite's error for a held lock of the -shm file is SQLITE_PROTOCOL, which btrkeep used to report as its own bug."""
     with Catalogue.open(state) as catalogue:
         catalogue.wait_at_most(0.2)
         catalogue.set_fact("a", "0")
@@ -153,7 +155,7 @@ def test_an_old_copy_is_renewed_although_nothing_changed(state: Path) -> None:
 @needs_root
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 def test_a_link_in_the_copys_place_opens_no_other_file_to_the_group(state: Path, link: Callable[[Path, Path], None]) -> None:
-    """The dashboard can create it if its group may write to the folder."""
+    """The dashboard can create such a link if its group may write to the folder."""
     with Catalogue.open(state) as catalogue:
         catalogue.set_fact("a", "1")
     secret = state.parent / "secret"
@@ -209,7 +211,7 @@ def test_the_interval_grows_with_the_size() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_day_of_runs_samples_and_checks_for_alarms_copies_ten_gigabytes_at_most(size: int) -> None:
-    """Counted one by one: a run writes each second, timers every five minutes, and a copy is made when it is due."""
+    """The test counts single copies: a run writes each second, timers write every five minutes, and the copy is made when due."""
     copied, last = 0, -1e9
     for second in range(0, 86400, 1 if size <= 8 << 20 else 60):
         for _timer in range(2 if second % 300 == 0 else 0):
@@ -319,7 +321,7 @@ def test_a_copy_that_cannot_be_made_fails_no_write(state: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_a_program_that_locks_the_catalogue_blocks_no_copy(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """sqlite3's `backup` asks a busy catalogue for ever."""
+    """The `backup` function of sqlite3 waits for a locked catalogue without end."""
     monkeypatch.setattr(dashboard_copy, "_PATIENCE", 0.3)
     with Catalogue.open(state) as catalogue:
         catalogue.set_fact("a", "1")
@@ -341,7 +343,7 @@ def test_a_rebuilt_catalogue_is_copied(state: Path) -> None:
 
 
 def test_a_fault_of_the_catalogue_stands_in_the_copy_until_the_next_one(state: Path) -> None:
-    """The dashboard cannot look at the catalogue itself, so it would know of nothing until its copy is old."""
+    """The dashboard cannot read the catalogue itself, so it would not know of the fault until its copy is old."""
     copy, now = state / "dashboard.sqlite", parse_time("2026-11-29T12:00:00Z")
     with Catalogue.open(state) as catalogue:
         catalogue.set_fact("a", "1")

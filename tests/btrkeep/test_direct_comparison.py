@@ -1,4 +1,4 @@
-"""Data that is copied by the kernel, and compared past the memory, byte by byte."""
+"""The kernel copies data, and the comparison reads it byte by byte from the disk instead of from memory."""
 
 import errno
 import fcntl
@@ -81,7 +81,7 @@ def test_a_run_is_copied_to_its_place(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_an_error_of_a_copy_has_its_side(tmp_path: Path, reads: bool) -> None:
-    """A folder cannot be read as a file, and a file that was opened for reading cannot be written."""
+    """A folder cannot be read as a file, and a file opened for reading cannot be written to."""
     (tmp_path / "a").write_bytes(b"a" * 100)
     (tmp_path / "b").touch()
     paths = (tmp_path, tmp_path / "b") if reads else (tmp_path / "a", tmp_path / "b")

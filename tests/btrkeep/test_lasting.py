@@ -1,4 +1,4 @@
-"""Conditions that last: when they are an alarm, how they are bounded, and the pattern that excludes a name."""
+"""Conditions that last: when they raise an alarm, how their records are bounded, and the pattern that excludes a name."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +13,7 @@ KEY = ConditionKey(ConditionKind.UNREADABLE, "/srv", "/srv/mount")
 
 
 def after(*nights: tuple[timedelta, bool]) -> tuple[tuple[Condition, ...], datetime]:
-    """The record after backups at these times, and whether each had the condition."""
+    """Returns the record after backups at these times, each with or without the condition."""
     conditions: tuple[Condition, ...] = ()
     for offset, has_it in nights:
         conditions = follow(conditions, [KEY] if has_it else [], START + offset)

@@ -1,4 +1,4 @@
-"""Locks of the pool: across processes, and beyond the death of the one that took them."""
+"""Locks of the pool: across processes, and after the death of the process that took them."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.beds.watch import wait_for
 
 @contextmanager
 def another_process(lock: Path, then: str) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
-    """A process that takes the lock, prints "held", waits for a line, and continues with `then`."""
+    """Starts a process that takes the lock, prints "held", waits for a line, and continues with `then`."""
     code = f"""
         import os, pathlib, subprocess, sys, time
         from btrkeep.pool.locks import take_lock
@@ -82,7 +82,7 @@ def test_a_lock_that_was_given_back_or_whose_holder_was_killed_is_free(tmp_path:
 
 
 def test_a_lock_lives_as_long_as_the_last_child_that_inherited_it(tmp_path: Path) -> None:
-    """A receiver continues to write after its parent was killed: its host must stay locked."""
+    """A receiver continues to write after its parent was killed, so its host must stay locked."""
     then = (
         "child = subprocess.Popen(['sleep', '60'], pass_fds=[lock.fd], start_new_session=True); "
         "other = subprocess.Popen(['sleep', '60']); "
@@ -158,7 +158,7 @@ def test_a_lock_whose_text_cannot_be_read_is_still_held_or_free_as_the_kernel_sa
 )
 @pytest.mark.parametrize("size", [None, 1 << 43])
 def test_an_invented_text_of_a_lock_is_ignored(tmp_path: Path, content: bytes, size: int | None) -> None:
-    """A process that inherits a lock could write to it, such as a receiver controlled by a host."""
+    """A process that inherits a lock could write to it, such as a receiver that a host controls."""
     with attempt(tmp_path / "lock") as lock:
         lock.path.write_bytes(content)
         if size:

@@ -1,4 +1,4 @@
-"""Which command mounts a pool: the truth for units is systemd-escape's own manual."""
+"""The command that mounts a pool; the names of units are compared with the manual of systemd-escape."""
 
 from pathlib import Path
 

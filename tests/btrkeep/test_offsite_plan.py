@@ -1,4 +1,4 @@
-"""Which backups are sent to an offsite repository, and which are removed there."""
+"""Which backups are sent to an offsite repository, and which are removed from it."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -75,7 +75,9 @@ def test_too_much_of_all_at_once_removes_nothing() -> None:
 
 
 def test_copies_of_a_former_machine_do_not_make_room_for_more_to_go_of_the_one_that_has_its_name() -> None:
-    """The limit is a share of what may go: 12 of 20 is too much at once, however many are there of another machine."""
+    """The limit is a share of the copies that may be removed: 12 of 20 are too many at once, however many copies of another machine
+    there are.
+    """
     former = [replace(snapshot, machine="f") for snapshot in snapshots_of("web1", *(100 + 31 * month for month in range(25)))]
     present = [replace(snapshot, machine="p") for snapshot in snapshots_of("web1", *range(20))]
     policy = Retention(daily=7, monthly=60, min_keep=1)
@@ -87,7 +89,7 @@ def test_copies_of_a_former_machine_do_not_make_room_for_more_to_go_of_the_one_t
 
 
 def test_a_folder_that_was_copied_with_its_notes_deletes_no_copies() -> None:
-    """Both hosts have the same id then. Each keeps the snapshots with its name, and its own history."""
+    """Both hosts then have the same id. Each keeps the snapshots with its name, and its own history."""
     snapshots = [replace(snapshot, machine="m") for snapshot in (*snapshots_of("web1", 9, 8), *snapshots_of("web2", 2, 1))]
     both = placed(snapshots, {"web1": "m", "web2": "m"})
     assert [(snapshot.host, snapshot.label, snapshot.former) for snapshot in both] == [("web1", "", False)] * 2 + [

@@ -1,4 +1,4 @@
-"""Which other copies of a host are named when this pool cannot give a backup."""
+"""Which other copies of a host are named when this pool cannot read a backup."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""A command on a server behind a mount: it ends although its child does not, and never before the storage is really silent.
+"""A command on a server behind a mount: it ends although its child does not, but never before the storage has stopped answering for
+long.
 
 Real processes. A file simulates the answers of the mount, because a mount that hangs needs root.
 """
@@ -46,7 +47,7 @@ PLAYED = """
 
 
 class Command:
-    """A command in `folder` whose storage is silent while the file `silent` is there; `code` is its work."""
+    """A command in `folder` whose storage does not answer while the file `silent` exists; `code` is its work."""
 
     def __init__(self, folder: Path, code: str, *, patience: float = LONG, keeps: bool = True) -> None:
         self.folder = folder
@@ -57,7 +58,7 @@ class Command:
         )
 
     def child(self) -> int:
-        """The number of the process that does the work, which writes it to `child` as its first step."""
+        """Returns the number of the process that does the work, which it writes to `child` as its first step."""
         file = self.folder / "child"
         wait_for(lambda: file.exists() and file.read_text().endswith("\n"))
         return int(file.read_text())
@@ -71,13 +72,13 @@ class Command:
         (self.folder / "clock.new").rename(self.folder / "clock")
 
     def wait_for_check(self) -> None:
-        """Waits until it has seen what the storage answers now."""
+        """Waits until the command has checked the storage's present answer."""
         looks = self.folder / "looks"
         before = looks.stat().st_size
         wait_for(lambda: looks.stat().st_size > before + 1 or self.process.poll() is not None)
 
     def end(self) -> tuple[int, str]:
-        """The exit status (negative: the signal) and all output."""
+        """Returns the exit status (negative: the signal) and all output."""
         try:
             output, _ = self.process.communicate(timeout=60)
         finally:
@@ -98,7 +99,7 @@ NOTED = '\n(folder / "child").write_text(f"{os.getpid()}\\n")\n'
     ],
 )
 def test_the_exit_status_and_all_output_are_those_of_the_work(tmp_path: Path, end: str, status: int) -> None:
-    """A timer or a script would take a failed backup for a good one. Output to the same pipe stays in order."""
+    """Otherwise a timer or a script would take a failed backup for a good one. Output to the same pipe stays in order."""
     code = f"""
         print("before", flush=True)
         outlive()
@@ -110,7 +111,7 @@ def test_the_exit_status_and_all_output_are_those_of_the_work(tmp_path: Path, en
 
 
 def test_the_work_is_done_in_a_child_that_dies_with_its_command(tmp_path: Path) -> None:
-    """After an administrator has killed a command, no process of it still writes to the pool."""
+    """After an administrator has killed a command, none of its processes writes to the pool."""
     command = Command(tmp_path, f"outlive(){NOTED}time.sleep(600)")
     child = command.child()
     assert child != command.process.pid
@@ -124,7 +125,7 @@ def test_the_work_is_done_in_a_child_that_dies_with_its_command(tmp_path: Path) 
 
 
 def test_storage_that_is_silent_for_long_ends_the_command_with_one_line_about_it(tmp_path: Path) -> None:
-    """Otherwise the timer's next run waits for it for ever, without a report."""
+    """Otherwise the timer's next run waits for the command for ever, without a report."""
     command = Command(tmp_path, f"outlive(){NOTED}print('lost', flush=True)\ntime.sleep(60)", patience=0.2)
     child = command.child()
     command.be_silent()
@@ -136,7 +137,7 @@ def test_storage_that_is_silent_for_long_ends_the_command_with_one_line_about_it
 
 
 def test_a_silence_that_ends_in_time_ends_no_command(tmp_path: Path) -> None:
-    """A server that restarts must not cost the night. Two silences are not added up."""
+    """A server that restarts must not end the night's backups. Two silences are not added up."""
     code = f"""
         outlive(){NOTED.replace(chr(10), chr(10) + " " * 8)}
         while not (folder / "go").exists():

@@ -1,4 +1,4 @@
-"""The verdict in one sentence: it must not omit a problem, nor call unchecked things well."""
+"""The verdict in one sentence: it omits no problem, and calls nothing good that was not checked."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Pools on real btrfs: what makes one, subvolumes, room, locks. btrfs-progs, findmnt and other processes are the truth."""
+"""Pools on real btrfs: what makes a pool, subvolumes, room, locks; compared with btrfs-progs, findmnt and other processes."""
 
 import errno
 import itertools
@@ -38,18 +38,18 @@ def make(path: Path) -> Pool:
 
 
 def filesystem_of(path: Path) -> str:
-    """The UUID of a mounted btrfs, from findmnt."""
+    """Returns the UUID of a mounted btrfs, from findmnt."""
     return work("findmnt", "-n", "-o", "UUID", "--target", path).stdout.split()[0]
 
 
 def shown(path: Path) -> dict[str, str]:
-    """The output of `btrfs subvolume show`, by its own titles."""
+    """Returns the output of `btrfs subvolume show`, by its own titles."""
     lines = work("btrfs", "subvolume", "show", path).stdout.splitlines()
     return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 def listed(path: Path) -> set[str]:
-    """The ids of all subvolumes of the filesystem, deleted ones that the cleaner has not come to left out."""
+    """Returns the ids of all subvolumes of the filesystem, without the deleted ones that the cleaner has not reached yet."""
     return {line.split()[1] for line in work("btrfs", "subvolume", "list", path).stdout.splitlines()}
 
 
@@ -151,7 +151,7 @@ def refused(path: Path, match: str) -> PoolUnusable:
 
 
 def test_a_pool_that_is_not_mounted_is_no_pool(make_btrfs: Callable[..., Path]) -> None:
-    """Or the root disk would be filled."""
+    """Otherwise backups would fill the root disk."""
     mount = make_btrfs(size="128M")
     made = make(mount)
     [device] = beds.devices_of(mount)
@@ -190,7 +190,7 @@ def test_a_newer_format_is_left_to_the_newer_program(pool: Pool, others: bool) -
 
 @pytest.mark.root
 def test_who_may_not_read_the_marker_is_told_so(pool: Pool) -> None:
-    """A uid without rights, in a process of its own."""
+    """As a user without rights, in a separate process."""
     code = f"""
         import pathlib
         from btrkeep.errors import PoolUnusable
@@ -246,8 +246,8 @@ while True:
 def test_what_changes_in_a_snapshot_is_dated_later_than_what_had_changed_in_its_source(
     make_btrfs: Callable[..., Path], busy: bool
 ) -> None:
-    """No time is read before the end, as open() does: since Linux 6.13 a file whose time was read gets a finer one. Other programs
-    read times all the time on a busy machine, and no later change may have an earlier time than that.
+    """The test reads no time before the end, as open() does: since Linux 6.13 a file whose time was read gets a finer time. Other
+    programs read times all the time on a busy machine, and no later change may have an earlier time than those.
     """
     top = make_btrfs(size="128M", options="nobarrier")  # a snapshot takes less than a tick
     folders = [top / str(number) for number in range(100)]
@@ -336,7 +336,7 @@ def test_a_symlink_is_never_followed_to_what_is_made_read_only_or_snapshotted(sh
 
 
 def committed_generation(image: Path) -> int:
-    """That of the superblock, as it is on the disk."""
+    """Returns the generation of the superblock on the disk."""
     return int(re.findall(r"^generation\s+(\d+)$", work("btrfs", "inspect-internal", "dump-super", image).stdout, re.MULTILINE)[0])
 
 
@@ -388,7 +388,7 @@ def test_who_waits_for_the_filesystem_does_not_keep_other_threads_waiting(btrfs_
 
 
 def usage(point: Path) -> dict[str, int]:
-    """`btrfs filesystem usage -b`: the overall numbers, and size minus used of each kind of block group."""
+    """Returns the overall numbers of `btrfs filesystem usage -b`, and size minus used for each kind of block group."""
     output = work("btrfs", "filesystem", "usage", "-b", point).stdout
     answer = {key.strip(): int(number) for key, number in re.findall(r"^    ([^:\n]+):\s+(\d+)", output, re.MULTILINE)}
     for kind, size, used in re.findall(r"^(\w+),\w+: Size:(\d+), Used:(\d+)", output, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""Starting, watching and outliving processes: real ones, checked with /proc, ps and pgrep."""
+"""Starting, watching and outliving real processes, checked with /proc, ps and pgrep."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from tests.beds.watch import wait_for
 
 
 class Heard:
-    """What a group's two streams brought."""
+    """The output of a group on both streams."""
 
     def __init__(self) -> None:
         self.out = b""
@@ -42,7 +42,7 @@ def start(*command: str, keep_open: tuple[int, ...] = ()) -> tuple[Group, Heard]
 
 
 def whole(*command: str) -> tuple[int, Heard]:
-    """A group from its start to its end."""
+    """Runs a group from its start to its end."""
 
     async def both() -> tuple[int, Heard]:
         group, heard = start(*command)
@@ -54,7 +54,9 @@ def whole(*command: str) -> tuple[int, Heard]:
 
 
 def reaping(code: str, *arguments: str | Path) -> str:
-    """Runs `code` in a process of its own that is a reaper, as ours are: what it prints. `run_group(*command)` is there."""
+    """Returns the output of `code` in a separate process that collects ended children, as ours do. The code can call
+    `run_group(*command)`.
+    """
     head = """
         import asyncio, os, signal, sys, time
         from btrkeep.process.group import Group
@@ -77,7 +79,7 @@ def reaping(code: str, *arguments: str | Path) -> str:
 
 @pytest.fixture
 def sleeper() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """`sleeper(*command)` starts a process that is ended with the test."""
+    """`sleeper(*command)` starts a process that ends with the test."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(*command: str | Path, **wishes: object) -> subprocess.Popen[bytes]:
@@ -162,7 +164,7 @@ def test_the_end_is_the_end_of_the_whole_group_and_nothing_is_left_unreaped(tmp_
 
 
 def test_an_orphan_of_the_group_becomes_our_child() -> None:
-    """Otherwise init would have to reap it, and in a container there may be no init that does."""
+    """Otherwise init would have to collect it, and a container may have no init that does."""
     output = reaping(
         """
         def parents(group):
@@ -186,7 +188,9 @@ def test_members_that_end_together_with_their_leader_leave_no_zombies() -> None:
 
 
 def test_dead_members_are_not_waited_for_if_no_parent_collects_them() -> None:
-    """As in a container whose PID 1 does not reap: here the process around ours is the subreaper, and only reaps ours."""
+    """This happens in a container whose PID 1 collects no children. In the test the process around ours is the subreaper, and
+    collects only ours.
+    """
     output = reaping(
         """
         ours = os.fork()
@@ -249,7 +253,7 @@ def test_a_signal_to_a_group_that_is_gone_does_nothing() -> None:
 
 @pytest.mark.slow
 def test_a_daemon_that_left_the_group_but_kept_the_pipe_does_not_hold_us_up(tmp_path: Path) -> None:
-    """Such as ssh's ControlPersist: it is not a member, writes into no backup, and may live."""
+    """For example ssh's ControlPersist: it is not a member, writes to no backup, and may live."""
     before = time.monotonic()
     status, heard = whole("sh", "-c", f"setsid sh -c 'echo $$ >{tmp_path}/pid; exec sleep 250' & sleep 0.2; echo said")
     pid = int((tmp_path / "pid").read_text())
@@ -379,7 +383,7 @@ def test_without_a_path_of_its_own_a_program_is_found_where_programs_are(monkeyp
 
 
 def test_a_setting_of_rsyncs_in_our_environment_reaches_no_rsync(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """RSYNC_RSH would be another program, RSYNC_PROTECT_ARGS makes rrsync refuse."""
+    """RSYNC_RSH would start another program, and RSYNC_PROTECT_ARGS makes rrsync refuse."""
     monkeypatch.setenv("RSYNC_PROTECT_ARGS", "1")
     (tmp_path / "ssh").write_text(f'#!/bin/sh\necho "$*" >{tmp_path}/asked\nexit 1\n')
     (tmp_path / "ssh").chmod(0o755)
@@ -473,7 +477,7 @@ def is_dead(child: str) -> bool:
 
 
 def test_a_piped_program_that_another_thread_buries_tells_its_end_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`kill` looks first whether it has ended, and so takes it from the kernel, between any two steps of `wait`."""
+    """`kill` first checks whether the program has ended, and so collects its status between any two steps of `wait`."""
     before = children()
     with piped(("sh", "-c", "exit 3")) as program:
         (child,) = children() - before

@@ -1,4 +1,6 @@
-"""Programs that cannot be watched or ended, and who keeps a deleted backup from being dropped. Real processes."""
+"""Programs that cannot be watched or ended, and the processes that keep a deleted backup from being dropped. The processes are
+real.
+"""
 
 import asyncio
 import errno
@@ -28,7 +30,7 @@ def start(*command: str | Path) -> Group:
 
 
 def test_a_program_that_cannot_be_watched_is_ended_and_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An unknown rsync would continue to write into the backup."""
+    """An rsync that nobody watches would continue to write to the backup."""
     script = tmp_path / "goes-on"
     script.write_text("#!/bin/sh\nsleep 60\n")
     script.chmod(0o755)
@@ -58,7 +60,7 @@ def test_a_limit_of_processes_is_reported_with_its_name(monkeypatch: pytest.Monk
 
 
 def test_a_process_that_not_even_a_kill_ends_is_named_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for a disk (state D). A night that waits for it backs up no other host."""
+    """The process waits for a disk (state D). A night that waits for the process would back up no other host."""
 
     async def at_once(_seconds: float) -> None:
         pass
@@ -81,7 +83,7 @@ def test_a_process_that_not_even_a_kill_ends_is_named_and_not_waited_for(monkeyp
 
 @pytest.fixture
 def holder() -> Iterator[Callable[..., int]]:
-    """`holder(CODE, folder)` starts a shell that runs the code and then waits: its process id."""
+    """`holder(CODE, folder)` starts a shell that executes the code and then waits, and returns its process id."""
     started: list[subprocess.Popen[str]] = []
 
     def hold(code: str, folder: Path) -> int:
@@ -98,7 +100,7 @@ def holder() -> Iterator[Callable[..., int]]:
 
 @pytest.mark.parametrize("code", ["true", "cd /; exec 7<{folder}/deep/file"], ids=["its working folder", "an open file"])
 def test_who_stands_or_has_a_file_open_in_a_folder_is_named(holder: Callable[..., int], tmp_path: Path, code: str) -> None:
-    """Without the name an administrator does not know why a deleted backup still takes its space."""
+    """Otherwise an administrator does not know why a deleted backup still takes space."""
     (tmp_path / "held" / "deep").mkdir(parents=True)
     (tmp_path / "held" / "deep" / "file").touch()
     (tmp_path / "free").mkdir()

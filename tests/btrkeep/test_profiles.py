@@ -1,4 +1,4 @@
-"""How much fits by profile: against an allocator that places small chunks one by one."""
+"""How much data fits with each profile, compared with an allocator that places small chunks one by one."""
 
 import random
 
@@ -10,7 +10,9 @@ GIB = 1 << 30
 
 
 def allocated(profile: str, sizes: list[int], unit: int) -> int:
-    """Places chunks with stripes of `unit` on the devices with the most space, as long as one fits."""
+    """Places chunks with stripes of `unit` on the devices with the most space, as long as a chunk fits, and returns how much data
+    they hold.
+    """
     recorded, data = PROFILES[profile], 0
     while True:
         sizes = sorted(sizes, reverse=True)

@@ -1,4 +1,4 @@
-"""Programs that are run to their end, and the line that the shell is given."""
+"""Programs that run to their end, and the command lines that messages print for a shell."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""Numbers of groups, and a kernel that has no simple quotas; tests/btrfs/test_quotas.py has the real ones."""
+"""Numbers of quota groups, and a kernel without simple quotas; tests/btrfs/test_quotas.py tests real groups."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The meaning of messages of `btrfs receive`, as its versions have printed them."""
+"""The meaning of the messages that the versions of `btrfs receive` print."""
 
 import pytest
 

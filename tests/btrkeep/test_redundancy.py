@@ -1,4 +1,4 @@
-"""How many good copies are left, and what a scrub has read: against a model that takes devices away one by one."""
+"""How many good copies are left, and how much a scrub has read; compared with a model that removes devices one by one."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def is_readable(profile: str, devids: tuple[int, ...], missing: set[int]) -> bool:
-    """By what each profile stores where, written down independently."""
+    """Tells whether data is readable, from an independent list of the places that each profile uses."""
     here = [devid not in missing for devid in devids]
     match profile:
         case "single" | "raid0" | "dup":

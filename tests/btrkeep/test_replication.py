@@ -1,4 +1,4 @@
-"""Which backups of another pool are fetched, and as a difference to which: pure."""
+"""Which backups of another pool are fetched, and as a difference to which backup; computed without input or output."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -115,7 +115,7 @@ def test_what_cannot_be_read_at_all_is_never_a_parent() -> None:
 
 
 def test_what_was_altered_here_is_no_parent() -> None:
-    """The difference would be applied to something else, and the copy would be another one than the backup."""
+    """The difference would be applied to other content, and the copy would differ from the backup."""
     first, second = here(1, 2).backups
     assert with_parents(replace(here(), backups=[first, replace(second, state="altered", is_original=False)])) == [
         (name(3), name(1)),

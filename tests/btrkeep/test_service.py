@@ -1,4 +1,4 @@
-"""Notifies systemd as sd_notify(3) says, and does no harm without systemd. The test listens on a socket of its own."""
+"""Messages to systemd are as sd_notify(3) requires, and are harmless without systemd. The test listens on its own socket."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.beds.notified import Said, notified
 
 @pytest.fixture(params=["/path", "@abstract"])
 def sent(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Said]:
-    """The messages since the last call."""
+    """Returns the messages since the last call."""
     name = str(tmp_path / "notify") if request.param == "/path" else f"@btrkeep-{tmp_path.name}-{id(tmp_path)}"
     monkeypatch.setenv("NOTIFY_SOCKET", name)
     with notified(name) as output:

@@ -1,4 +1,4 @@
-"""The server that answers each connection in a thread of its own."""
+"""The server that answers each connection in a separate thread."""
 
 import json
 import socket
