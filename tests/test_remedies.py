@@ -43,7 +43,8 @@ READS = {  # btrkeep commands that change only samples and caches
 }
 LOOKS_OF_OTHERS = re.compile(
     r"btrfs (check --readonly|device stats|filesystem show|qgroup show|scrub status|subvolume list)|df |findmnt|fuser -v|dmesg"
-    r"|journalctl|losetup --list|ls -la|ps -fp|ssh-keygen -lf|systemctl status|timedatectl|getent|sysctl user|ulimit -[afnu]$"
+    r"|journalctl|losetup --list|ls -la|ps -fp|ssh-keygen -lf|systemctl (status|list-timers)|timedatectl|getent|sysctl user"
+    r"|ulimit -[afnu]$"
 )
 
 
@@ -93,6 +94,7 @@ REASONS = {
         "btrfs-balancer run --pool {}",
         "btrfs-balancer score --record --pool {}",
         "btrkeep-web token add",
+        "backupd verify HOST@BACKUP",
         "btrkeep-web user add",
         "ssh-keygen",
     },
@@ -121,7 +123,6 @@ REASONS = {
     },
     Reason.HARDWARE: {"btrfs replace start"},
     Reason.ELSEWHERE: {
-        "backupd answer",
         "backupd delete {}@{} --why damaged",
         "backupd repair {}",
         "backupd verify {}",
