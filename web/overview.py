@@ -336,7 +336,7 @@ class Present:
 def _present(here: RequestContext, who: Viewer) -> Present:
     rows = hosts.visible_to(who, hosts.every_row(here))
     states = [(state, False, count) for state, count in hosts.state_counts(rows)]
-    flags = [(flag, True, count) for flag, count in hosts.flag_counts(here, rows)]
+    flags = [(flag, True, count) for flag, count in hosts.flag_counts(rows)]
     no_service = not who.limited and here.config.services == ()
     return Present(_verdict(here, who), problems(here, who), (*states, *flags), len(rows), notified_by(here), no_service)
 

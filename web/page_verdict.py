@@ -23,7 +23,6 @@ from btrkeep.decisions.overall import (
     ProblemCount,
     alarm_kind,
     judge,
-    overdue_hosts,
 )
 from btrkeep.decisions.verification import in_doubt_words, read_in_doubt
 from btrkeep.serving.viewer import Viewer
@@ -224,9 +223,8 @@ class _ProblemList:
 
     def _by_cause(self, state: str) -> dict[str, list[str]]:
         causes, by_cause = hosts.causes(self._source, self._viewer), dict[str, list[str]]()
-        overdue = overdue_hosts(self._judged.facts)
         for row in hosts.visible_to(self._viewer, hosts.every_row(self._source)):
-            if row.enabled and row.state == state and (state != NEVER or row.host in overdue):
+            if row.enabled and row.state == state and row.host in causes:
                 by_cause.setdefault(causes[row.host], []).append(row.host)
         return by_cause
 

@@ -157,7 +157,7 @@ def judge(facts: OverallFacts) -> Overall:
 
 def _problems(facts: OverallFacts) -> Iterator[ProblemCount]:
     yield from _of_pool(facts.pool)
-    overdue = overdue_hosts(facts)
+    overdue = _overdue_hosts(facts)
     for state, (level, host_words) in PROBLEM_STATES.items():
         if count := len(overdue) if state == NEVER else facts.states.get(state, 0):
             yield ProblemCount(state, level, count, host_words(count))
@@ -181,7 +181,7 @@ def _problems(facts: OverallFacts) -> Iterator[ProblemCount]:
         yield ProblemCount("unchecked", UNKNOWN, 1, words)
 
 
-def overdue_hosts(facts: OverallFacts) -> frozenset[str]:
+def _overdue_hosts(facts: OverallFacts) -> frozenset[str]:
     """Returns the hosts that are still without a first backup when they should have one: an alarm reports each."""
     silent = {alarm.about.name for alarm in facts.alarms if alarm.what == kinds.SILENT and alarm.about.kind == kinds.HOST}
     return frozenset(silent.intersection(facts.never))

@@ -107,6 +107,24 @@ def test_a_host_with_damage_a_copy_behind_or_disabled_is_green_nowhere(site: Das
         noticed.nothing()
 
 
+def test_the_list_of_hosts_begins_with_problems_in_one_line_each(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url) as (page, noticed):
+        enter(page, site.url, site.cookie)
+        page.goto("/hosts?state=late")
+        heights = [row.bounding_box() for row in page.locator("table.hosts tbody tr").all()]
+        assert len(heights) == 3
+        assert all(box and box["height"] < 40 for box in heights), heights
+        page.get_by_role("link", name=re.compile("^Problems")).click()
+        count = int(re.findall(r"\d+", page.get_by_role("link", name=re.compile("^Problems")).inner_text())[0])
+        rows = page.locator("table.hosts tbody tr")
+        expect(rows).to_have_count(count)
+        expect(rows.first).to_contain_text("failing")
+        expect(rows.last).to_contain_text("behind")
+        page.get_by_role("navigation", name="By cause").get_by_role("link", name="3 x no complete backup in time").click()
+        expect(rows).to_have_count(3)
+        noticed.nothing()
+
+
 def colour_of(locator: Locator) -> str:
     return str(locator.evaluate("e => getComputedStyle(e).color"))
 

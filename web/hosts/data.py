@@ -15,6 +15,7 @@ from pydantic import Field
 
 from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.catalogue import BackupOutcome, Catalogue, HostFacts, HostRuns
+from btrkeep.catalogue.model_alarm import SILENT
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.cause_words import error_words, short_cause
 from btrkeep.decisions.copy_status import COPIES, copies_of
@@ -33,6 +34,7 @@ from btrkeep.decisions.host_state import (
 from btrkeep.decisions.overall import NEVER, PROBLEM_STATES
 from btrkeep.serving.viewer import Viewer
 from web import running
+from web.alarms import active_alarms
 from web.api import OneOf, either_way
 from web.copies import copies_behind
 from web.hosts import nights
@@ -47,9 +49,12 @@ ALL_STATES = (*STATES, UNCONFIGURED, COPY)
 NOT_OURS = (UNCONFIGURED, COPY)
 FLAGS = ("damaged", "altered", "behind", "disabled")
 """What a host may be besides its state: it has damaged or altered backups, a copy of it is behind, or it is not enabled."""
+PROBLEMS = "problems"
+"""The filter for all hosts that need attention."""
 _ALWAYS_SHOWN = frozenset(STATES) - {UNKNOWN}
+_BAD = "bad flag"
 _WORST_FIRST = {
-    state: place for place, state in enumerate(("failing", "suspect", "never", "late", UNKNOWN, "ok", UNCONFIGURED, COPY))
+    state: place for place, state in enumerate(("failing", "suspect", "never", "late", UNKNOWN, _BAD, "ok", UNCONFIGURED, COPY))
 }
 _LONGEST_QUERY = 200
 
@@ -89,7 +94,12 @@ class HostRow:
     tone: str
     """Which of the two `words` is: error, warning, or ""."""
     flags: tuple[str, ...] = ()
-    """Those of FLAGS that apply; only for displayed hosts."""
+    """Those of FLAGS that apply."""
+    problem: bool = False
+    """Whether it needs attention: it is enabled and in a state that does, or it has damaged or altered backups or a copy that is
+    behind."""
+    cause: str = ""
+    """Why, in the words under which such hosts are grouped; "": its state needs no attention. Only for displayed hosts."""
     live_paths: int | None = None
     """Number of source paths that its newest complete backup did not read from snapshots; null: `snapshots` was off."""
     nights: tuple[HostNight, ...] = ()
@@ -98,9 +108,17 @@ class HostRow:
     """The same in words."""
 
 
+def _has_bad_flag(row: HostRow) -> bool:
+    return any(flag != "disabled" for flag in row.flags)
+
+
+def _badness(row: HostRow) -> int:
+    return min(_WORST_FIRST[row.state], _WORST_FIRST[_BAD] if _has_bad_flag(row) else len(_WORST_FIRST))
+
+
 ORDERS: Mapping[str, Callable[[HostRow], Any]] = {
     "host": lambda row: row.host,
-    "state": lambda row: _WORST_FIRST[row.state],
+    "state": _badness,
     "last": lambda row: row.last_complete,
     "due": lambda row: row.next_due,
     "size": lambda row: row.size,
@@ -113,11 +131,14 @@ ORDERS: Mapping[str, Callable[[HostRow], Any]] = {
 class Query:
     """Which hosts are listed: the parameters of the page and of the API."""
 
-    q: Annotated[str, Field(max_length=200, description="Words that must all occur in the name, group or address.")] = ""
+    q: Annotated[str, Field(max_length=200, description="Words that must all occur in the name, group, address or cause.")] = ""
     state: Annotated[
         str,
-        OneOf(("", *ALL_STATES, *FLAGS)),
-        Field(description="Only hosts in this state, with damaged or altered backups, a copy that is behind, or disabled ones."),
+        OneOf(("", PROBLEMS, *ALL_STATES, *FLAGS)),
+        Field(
+            description="Only hosts that need attention (problems), in this state, with damaged or altered backups, a copy that is "
+            "behind, or disabled ones."
+        ),
     ] = ""
     group: Annotated[str, Field(max_length=255, description="Only hosts of this group.")] = ""
     cause: Annotated[str, Field(max_length=300, description="Only hosts that need attention for this cause.")] = ""
@@ -148,6 +169,10 @@ class HostList:
     flags: tuple[tuple[str, int], ...] = ()
     """Number of hosts with damaged or altered backups or copies that are behind, and of disabled ones, of those that match `q` and
     `group`."""
+    problems: int = 0
+    """Number of hosts that need attention, of those that match `q` and `group`."""
+    causes: tuple[tuple[str, int], ...] = ()
+    """Number of hosts by cause, of those that match `q`, `group` and `state`: the most frequent first."""
 
 
 def every_row(source: RequestContext) -> tuple[HostRow, ...]:
@@ -163,12 +188,24 @@ def every_facts(source: RequestContext) -> Mapping[str, HostFacts]:
 def _rows(source: RequestContext) -> tuple[HostRow, ...]:
     config, facts, counts = source.config, every_facts(source), source.catalogue.backup_counts()
     fetched, unknown = copies_of(source.catalogue.get_fact(COPIES)).fetched, source.catalogue.unknown_spans()
-    return tuple(
+    rows = (
         row_of(
             name, config.hosts.get(name), facts.get(name), counts.get(name, 0), config.zone, source.now, fetched.get(name), unknown
         )
         for name in sorted({*config.hosts, *counts})
     )
+    overdue = {alarm.about.name for alarm in active_alarms(source) if alarm.what == SILENT and alarm.host is not None}
+    flags = _flags(source)
+    return tuple(_flagged(row, flags(row), overdue) for row in rows)
+
+
+def _flagged(row: HostRow, flags: tuple[str, ...], overdue: Collection[str]) -> HostRow:
+    """Returns the row with its flags. `overdue`: hosts that should have a backup."""
+    is_bad = row.enabled and row.state in PROBLEM_STATES and (row.state != NEVER or row.host in overdue)
+    if not flags and not is_bad:
+        return row
+    flagged = replace(row, flags=flags)
+    return replace(flagged, problem=is_bad or _has_bad_flag(flagged))
 
 
 def row_of(
@@ -257,7 +294,7 @@ def _causes(source: RequestContext, viewer: Viewer) -> Mapping[str, str]:
     return {
         row.host: _cause(row, hosts.get(row.host), facts.get(row.host), limited=viewer.limited)
         for row in visible_to(viewer, every_row(source))
-        if row.state in PROBLEM_STATES
+        if row.problem and row.state in PROBLEM_STATES
     }
 
 
@@ -295,8 +332,10 @@ def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:
     """Returns the requested page, of the hosts that the viewer may see."""
     mine = visible_to(viewer, every_row(source))
     reasons = causes(source, viewer)
-    wanted = [row for row in mine if _matches(row, query) and (not query.cause or reasons.get(row.host) == query.cause)]
-    chosen = [row for row in wanted if not query.state or row.state == query.state or query.state in flags_of(source, row)]
+    wanted = [row for row in mine if _matches(row, query, reasons.get(row.host, ""))]
+    in_state = [row for row in wanted if _is_in(row, query.state)]
+    chosen = [row for row in in_state if not query.cause or reasons.get(row.host) == query.cause]
+    by_cause = Counter(reasons[row.host] for row in in_state if row.host in reasons)
     ordered = in_order(chosen, query.sort)
     pages = max(1, -(-len(ordered) // PER_PAGE))
     page = min(max(query.page, 1), pages)
@@ -306,9 +345,11 @@ def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:
         total=len(mine),
         matching=len(ordered),
         pages=pages,
-        rows=with_strips(source, shown),
+        rows=tuple(replace(row, cause=reasons.get(row.host, "")) for row in with_strips(source, shown)),
         states=state_counts(wanted),
-        flags=flag_counts(source, wanted),
+        flags=flag_counts(wanted),
+        problems=sum(row.problem for row in wanted),
+        causes=tuple(sorted(by_cause.items(), key=lambda pair: (-pair[1], pair[0]))),
         groups=tuple(sorted({row.group for row in mine if row.group})),
         orders=tuple(ORDERS),
     )
@@ -321,23 +362,37 @@ def is_disabled(row: HostRow) -> bool:
 
 def flags_of(source: RequestContext, row: HostRow) -> tuple[str, ...]:
     """Returns those of FLAGS that apply to the host."""
-    bad = bad_backups(source).get(row.host)
-    applies = (bool(bad and bad.damaged), bool(bad and bad.altered), row.host in copies_behind(source), is_disabled(row))
-    return tuple(flag for flag, applies_now in zip(FLAGS, applies, strict=True) if applies_now)
+    return _flags(source)(row)
 
 
-def flag_counts(source: RequestContext, rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
+def _flags(source: RequestContext) -> Callable[[HostRow], tuple[str, ...]]:
+    """Returns a function that returns those of FLAGS that apply to a host."""
+    bad_hosts, behind = bad_backups(source), copies_behind(source)
+
+    def flags(row: HostRow) -> tuple[str, ...]:
+        bad = bad_hosts.get(row.host)
+        applies = (bool(bad and bad.damaged), bool(bad and bad.altered), row.host in behind, is_disabled(row))
+        return tuple(flag for flag, applies_now in zip(FLAGS, applies, strict=True) if applies_now) if any(applies) else ()
+
+    return flags
+
+
+def flag_counts(rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
     """Returns the number of hosts with each of FLAGS, if there are any."""
-    counts = Counter(flag for row in rows for flag in flags_of(source, row))
+    counts = Counter(flag for row in rows for flag in row.flags)
     return tuple((flag, counts[flag]) for flag in FLAGS if counts[flag])
 
 
-def _matches(row: HostRow, query: Query) -> bool:
+def _is_in(row: HostRow, state: str) -> bool:
+    return not state or row.state == state or state in row.flags or (state == PROBLEMS and row.problem)
+
+
+def _matches(row: HostRow, query: Query, cause: str) -> bool:
     if query.group and row.group != query.group:
         return False
     if not query.q:
         return True
-    text = f"{row.host}\n{row.group or ''}\n{row.address or ''}".casefold()
+    text = f"{row.host}\n{row.group or ''}\n{row.address or ''}\n{cause}".casefold()
     return all(word in text for word in query.q[:_LONGEST_QUERY].casefold().split())
 
 
@@ -350,9 +405,7 @@ def in_order(rows: Sequence[HostRow], sort: str) -> list[HostRow]:
 
 
 def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRow, ...]:
-    """Returns the rows with their flags, their last nights, which are cached between requests, and messages that the viewer may
-    read.
-    """
+    """Returns the rows with their last nights, which are cached between requests, and with messages that the viewer may read."""
     names = tuple(row.host for row in rows)
     nights_by_host = source.cached(("strips", names), lambda: _strips(source, names))
     facts = every_facts(source)
@@ -361,7 +414,6 @@ def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRo
             row,
             words=_visible_message(row, source.config.hosts.get(row.host), facts.get(row.host)),
             nights=nights_by_host[row.host],
-            flags=flags_of(source, row),
             strip=nights.words(nights_by_host[row.host]),
         )
         for row in rows

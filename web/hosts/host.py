@@ -166,6 +166,7 @@ def host_page(
     row = host_row(source, host)
     if row is None:
         return None
+    row = replace(row, flags=data.flags_of(source, row))
     config = source.config.hosts.get(host)
     host_backups = list(source.catalogue.backups(host))
     policy = _policy(source, row, config)

@@ -18,7 +18,7 @@ from web.api import either_way
 from web.copies import copies_behind
 from web.filters import absolute
 from web.hosts.charts import duration_chart, new_chart, shape, size_chart, strip_paths, width
-from web.hosts.data import ALL_STATES, FLAGS, ORDERS, HostRow, Query, bad_backups, host_list
+from web.hosts.data import ALL_STATES, FLAGS, ORDERS, PROBLEMS, HostRow, Query, bad_backups, host_list
 from web.hosts.host import HostPage, backup_of, host_page, near_names
 from web.jobs.data import RequestedJob, requested_job
 from web.request_values import choice
@@ -36,13 +36,13 @@ _MOST_JOBS = 1000
 
 @blueprint.get("/hosts")
 def index() -> str:
-    """Shows the list, by `q`, `state`, `group`, `cause`, `sort` and `page`."""
+    """Shows the list, the worst hosts first, by `q`, `state`, `group`, `cause`, `sort` and `page`."""
     query = Query(
         q=request.args.get("q", "").strip(),
-        state=choice("state", (*ALL_STATES, *FLAGS)) or "",
+        state=choice("state", (PROBLEMS, *ALL_STATES, *FLAGS)) or "",
         group=request.args.get("group", ""),
         cause=request.args.get("cause", ""),
-        sort=choice("sort", either_way(ORDERS).words) or "host",
+        sort=choice("sort", either_way(ORDERS).words) or "state",
         page=request.args.get("page", 1, int),
     )
     return render_template("hosts/hosts.html", list=host_list(source(), viewer(), query), remarks=_remarks)
