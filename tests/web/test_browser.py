@@ -119,7 +119,7 @@ def test_the_list_of_hosts_begins_with_problems_in_one_line_each(site: Dashboard
         rows = page.locator("table.hosts tbody tr")
         expect(rows).to_have_count(count)
         expect(rows.first).to_contain_text("failing")
-        expect(rows.last).to_contain_text("behind")
+        expect(rows.last).to_contain_text("damaged")
         page.get_by_role("navigation", name="By cause").get_by_role("link", name="3 x no complete backup in time").click()
         expect(rows).to_have_count(3)
         noticed.nothing()
