@@ -231,7 +231,7 @@ def _nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
     runs += night_sum.runs_of_backups(facts, runs, unknown)
     if not runs and _last_try(source, viewer) is None:  # no night can be missed before the first one
         return ()
-    return night_sum.nights_of(night_sum.NightFacts(mine, facts, runs, alive, config.zone, now, began, unknown))
+    return night_sum.nights_of(night_sum.NightFacts(mine, facts, runs, alive, config.zone, now, began, unknown, config.red_share))
 
 
 def _last_try(source: RequestContext, viewer: Viewer) -> datetime | None:

@@ -109,6 +109,13 @@ class Published:
     copies: Mapping[str, PublishedCopy] = field(default_factory=dict)
     """The copies by name, without their addresses."""
 
+    @property
+    def red_share(self) -> float:
+        """Returns the share of hosts without a complete backup from which a finished night is red: `red_night`, or more if the goal
+        of [notify] allows more.
+        """
+        return max(self.web.red_night, 1 - self.ping_goal)
+
 
 _PLAIN_TYPES = (str, str | None, bool, int, int | None, float, float | None)
 _PLAIN = tuple(key.name for key in fields(Published) if key.type in _PLAIN_TYPES)

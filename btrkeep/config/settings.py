@@ -254,6 +254,8 @@ class WebSettings:
         "How long a user may be inactive before they have to log in again.")
     longest: float = entry((WEB,), kinds.DURATION, "7d", '"1d"',
         "After this time users have to log in again, even if they were active.")
+    red_night: float = entry((WEB,), kinds.SHARE, "10%", '"25%"',
+        "The share of hosts without a complete backup from which a finished night is red; with fewer such hosts it is amber.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,21 @@ def test_of_hosts_that_all_failed_some_are_named_and_the_others_counted() -> Non
     assert night.sentence.endswith("200 failed: h000, h001, h002, h003, h004 and 195 more")
 
 
+@pytest.mark.parametrize(("poor", "level"), [(0, "ok"), (1, "warning"), (19, "warning"), (20, "error"), (200, "error")])
+def test_a_finished_night_is_a_warning_if_a_few_hosts_are_not_complete_and_an_error_from_a_share_on(poor: int, level: str) -> None:
+    names = [f"h{number:03}" for number in range(200)]
+    runs = [tried(name, "20 22:00", "20 22:01", "failed" if number < poor else "complete") for number, name in enumerate(names)]
+    known = hosts_with(named(*names), runs)
+    assert only(nights_of(known)).level == level
+    assert only(nights_of(replace(known, red=1.0))).level == ("warning" if level == "error" and poor < 200 else level)
+
+
+def test_a_night_in_progress_is_no_failure_yet() -> None:
+    runs = [tried("a", "20 22:00", "20 22:01", "failed"), tried("b", "20 22:00", None, None)]
+    night = nights_of(hosts_with(named("a", "b"), runs, at("20 22:05"), alive=frozenset({1})))[0]
+    assert (night.going_on, night.level) == (True, "ok")
+
+
 def test_a_pool_where_nothing_was_ever_tried_has_no_night() -> None:
     hosts = named("a", window=None)
     night = only(nights_of(hosts_with(hosts, [])))

@@ -128,7 +128,7 @@ def test_on_the_first_day_what_was_run_by_hand_is_told_and_no_night_before(tmp_p
     assert "Last night" not in words
     assert "A night is the 24 hours from 22:00" in words
     assert "No night yet. It is unknown what starts the next run" in words
-    strips = re.findall(r'aria-label="([^"]*night[^"]*)"', page.get("/hosts").text)
+    strips = re.findall(r'aria-label="([^"]*night[^"]*)"', page.get("/hosts?sort=host").text)
     assert strips == ["the only night so far: 1 complete"] * 2 + ["no night yet"]
 
 
@@ -203,6 +203,18 @@ def test_the_night_is_one_sentence_with_links_and_the_counts_lead_to_the_hosts(t
     assert '<a href="/hosts/db1">db1</a>' in page
     for state, count in (("ok", 2), ("failing", 1), ("late", 0), ("suspect", 0), ("never", 0)):
         assert re.search(rf'<a href="/hosts\?state={state}"><b>{count}</b>', page), state
+
+
+@pytest.mark.parametrize(("poor", "tone"), [(0, "good"), (1, "warning"), (3, "bad")])
+def test_a_finished_night_has_its_numbers_in_the_colour_of_its_level(tmp_path: Path, poor: int, tone: str) -> None:
+    names = [f"h{number:02}" for number in range(20)]
+    runs = [run(name, EVENING, "failed" if number < poor else "complete") for number, name in enumerate(names)]
+    backups = [backup(name, EVENING) for name in names[poor:]] + [backup(name, EVENING - DAY) for name in names[:poor]]
+    write(tmp_path / "state", [host(name) for name in names], backups, runs).close()
+    web = client(tmp_path / "state")
+    assert f'<span class="state state-{tone}">{20 - poor} of 20 hosts complete</span> between 22:00' in web.get("/").text
+    (night,) = json.loads(web.get("/api/v1/jobs?days=366&kind=night").text)["jobs"]
+    assert night["state"] == {"good": "complete", "warning": "mostly", "bad": "failed"}[tone]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 from btrkeep.catalogue import HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.due import DAY, is_due, window_end
+from btrkeep.decisions.findings import ERROR, OK, WARNING
 from btrkeep.units import counted
 from web.hosts.nights import INSTANT, OUTCOMES, best, boundaries, end_of, explained, last_chance, outcome_of, usual_window
 
@@ -65,6 +66,8 @@ class NightSum:
     """The sentence about it, without names."""
     about: str
     """The 24 hours, in words."""
+    level: str = OK
+    """ok, warning if hosts are not complete after the night, or error if too many are not; ok while it is in progress."""
     by_hand: bool = False
     """Whether it is not a night, but the manual runs since the last one; then no host counts as missing."""
 
@@ -102,6 +105,8 @@ class NightFacts:
     """Since when a host exists, if known."""
     unknown: Sequence[tuple[datetime, datetime]] = ()
     """Times in which runs may be missing."""
+    red: float = 0.1
+    """The share of hosts without a complete backup from which a night is an error."""
 
 
 def since(hosts: Iterable[HostConfig], zone: ZoneInfo, now: datetime) -> datetime:
@@ -268,7 +273,17 @@ def _sum(
         new_bytes=sum(run.literal_bytes or 0 for run in runs),
         head=_head(complete, len(outcomes), first, None if going_on else last, facts.zone),
         about=explained(window),
+        level=OK if going_on else level_of(sum(counts[outcome] for outcome in _UNWELL), len(outcomes), facts.red),
     )
+
+
+def level_of(poor: int, hosts: int, red: float) -> str:
+    """Returns the level of a finished night. `poor`: number of hosts without a complete backup; `red`: the share of them from which
+    it is an error.
+    """
+    if not poor:
+        return OK
+    return ERROR if poor >= red * hosts else WARNING
 
 
 def _part(outcome: str, outcomes: Mapping[str, str], count: int) -> Part:

@@ -57,8 +57,8 @@ def jobs(asked: ApiRequest) -> Jobs:
         mine, since = visible_hosts(), here.now - timedelta(days=days)
         return _jobs(tuple(data.by_hand(here.catalogue, mine, here.now, since)) if kind in ("", "backup") else ())
     of, kinds = here.config.filesystem, (kind,) if kind else ()
-    goal = here.config.ping_goal
-    return _jobs(here.cached(("jobs", of, days, kinds), lambda: data.jobs(here.catalogue, of, here.now, days, kinds, goal)))
+    red = here.config.red_share
+    return _jobs(here.cached(("jobs", of, days, kinds), lambda: data.jobs(here.catalogue, of, here.now, days, kinds, red)))
 
 
 def _jobs(rows: tuple[JobRow, ...]) -> Jobs:
@@ -68,7 +68,7 @@ def _jobs(rows: tuple[JobRow, ...]) -> Jobs:
 def night(asked: ApiRequest) -> NightView:
     """Returns one night."""
     here, given = asked.source, asked.given
-    night_view = data.night_view(here.catalogue, int(given.first_run), here.now, given.before, here.config.ping_goal)
+    night_view = data.night_view(here.catalogue, int(given.first_run), here.now, given.before, here.config.red_share)
     return night_view or abort(404)
 
 

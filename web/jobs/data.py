@@ -13,8 +13,10 @@ from typing import Any
 from btrkeep.catalogue import KILLED, Catalogue, Dedupe, Night, PastRuns
 from btrkeep.catalogue.model_pool import JOBS
 from btrkeep.decisions.day_phases import phases
+from btrkeep.decisions.findings import WARNING
 from btrkeep.decisions.repeated import dedupe_words
 from btrkeep.units import counted, format_size, parse_time, seconds_between
+from web.hosts.night_sum import level_of
 from web.log import LogPage, LogRun, log_page, log_run
 from web.pool.balance import balances
 from web.pool.expiry import expiries
@@ -141,20 +143,20 @@ def parse_id(text: str) -> tuple[str, int] | None:
 
 
 def jobs(
-    catalogue: Catalogue, filesystem: str | None, now: datetime, days: int, kinds: Collection[str], goal: float
+    catalogue: Catalogue, filesystem: str | None, now: datetime, days: int, kinds: Collection[str], red: float
 ) -> tuple[JobRow, ...]:
-    """Returns all jobs of that many days, at most LIMIT of each kind. `goal`: see `night_row`."""
+    """Returns all jobs of that many days, at most LIMIT of each kind. `red`: see `night_row`."""
     since = now - timedelta(days=days)
     wanted = tuple(kind for kind in KINDS if not kinds or kind in kinds)
-    job_rows = [row for kind in wanted for row in _of_kind(kind, catalogue, filesystem, now, since, goal)]
+    job_rows = [row for kind in wanted for row in _of_kind(kind, catalogue, filesystem, now, since, red)]
     return tuple(sorted(job_rows, key=lambda row: row.started, reverse=True))
 
 
 def _of_kind(
-    kind: str, catalogue: Catalogue, filesystem: str | None, now: datetime, since: datetime, goal: float
+    kind: str, catalogue: Catalogue, filesystem: str | None, now: datetime, since: datetime, red: float
 ) -> Iterator[JobRow]:
     if kind == "night":
-        yield from (night_row(night, now, goal) for night in catalogue.nights(_among(now, since)) if night.started >= since)
+        yield from (night_row(night, now, red) for night in catalogue.nights(_among(now, since)) if night.started >= since)
     elif kind == "backup":
         yield from by_hand(catalogue, None, now, since)
     elif kind == "expire":
@@ -186,12 +188,10 @@ def run_row(run: LogRun) -> JobRow:
     return JobRow(f"backup-{run.id}", "backup", f"backup of {run.host}", run.outcome, run.started, run.finished, run.seconds, about)
 
 
-def night_row(night: Night, now: datetime, goal: float) -> JobRow:
-    """Returns a night as a job. `goal`: the share of hosts that must be complete, [notify] ping_goal; the others are then few
-    enough.
-    """
+def night_row(night: Night, now: datetime, red: float) -> JobRow:
+    """Returns a night as a job. `red`: the share of hosts that are not complete from which it counts as failed."""
     heard = night.finished or now
-    state = _night_state(night, goal, is_runs=bool(night.outcomes.get("")) and is_alive(night.pid, night.pid_started, heard, now))
+    state = _night_state(night, red, is_runs=bool(night.outcomes.get("")) and is_alive(night.pid, night.pid_started, heard, now))
     return JobRow(
         f"night-{night.first_run}",
         "night",
@@ -204,13 +204,13 @@ def night_row(night: Night, now: datetime, goal: float) -> JobRow:
     )
 
 
-def _night_state(night: Night, goal: float, *, is_runs: bool) -> str:
-    """Returns "complete" if all hosts are, "mostly" if the goal was met, otherwise the state of the worst host."""
+def _night_state(night: Night, red: float, *, is_runs: bool) -> str:
+    """Returns "complete" if all hosts are, "mostly" if few are not, otherwise the state of the worst host."""
     if is_runs or night.outcomes.get(""):
         return "running" if is_runs else "killed"
     worst = next((bad for bad in ("failed", "suspect", "partial") if night.outcomes.get(bad)), "complete")
-    good = sum(night.outcomes.get(outcome, 0) for outcome in _GOOD)
-    return "mostly" if worst != "complete" and good >= night.runs * goal else worst
+    poor = night.runs - sum(night.outcomes.get(outcome, 0) for outcome in _GOOD)
+    return "mostly" if worst != "complete" and level_of(poor, night.runs, red) == WARNING else worst
 
 
 def _outcome_words(outcomes: Mapping[str, int]) -> list[str]:
@@ -257,7 +257,7 @@ def _kernel(catalogue: Catalogue, filesystem: str, since: datetime, now: datetim
             )
 
 
-def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int | None, goal: float) -> NightView | None:
+def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int | None, red: float) -> NightView | None:
     """Returns the night that this run started; None if there is none."""
     night = catalogue.night(first_run)
     if night is None:
@@ -265,7 +265,7 @@ def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int 
     ids = (night.first_run, night.last_run)
     poor = ("", *(outcome for outcome in night.outcomes if outcome not in _GOOD))
     wanted = PastRuns(outcomes=poor, process=(night.pid, night.pid_started), ids=ids, before=before)
-    return NightView(night_row(night, now, goal), night.outcomes, night.literal_bytes, log_page(catalogue, wanted, now))
+    return NightView(night_row(night, now, red), night.outcomes, night.literal_bytes, log_page(catalogue, wanted, now))
 
 
 def requested_job(job_fields: Mapping[str, Any]) -> RequestedJob:

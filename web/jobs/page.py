@@ -36,7 +36,7 @@ def _rows(days: int, kinds: tuple[str, ...]) -> tuple[JobRow, ...]:
     if hosts is not None:
         return tuple(by_hand(here.catalogue, hosts, here.now, here.now - timedelta(days=days)))
     of = here.config.filesystem
-    return here.cached(("jobs", of, days, kinds), lambda: jobs(here.catalogue, of, here.now, days, kinds, here.config.ping_goal))
+    return here.cached(("jobs", of, days, kinds), lambda: jobs(here.catalogue, of, here.now, days, kinds, here.config.red_share))
 
 
 def _requested_jobs() -> tuple[tuple[RequestedJob, ...], str]:
@@ -91,7 +91,7 @@ def _night(first_run: int) -> str:
     here = source()
     before = number("before")
     night = here.cached(
-        ("night", first_run, before), lambda: night_view(here.catalogue, first_run, here.now, before, here.config.ping_goal)
+        ("night", first_run, before), lambda: night_view(here.catalogue, first_run, here.now, before, here.config.red_share)
     )
     if night is None:
         abort(404, "there was no such night, or it is too long ago")
