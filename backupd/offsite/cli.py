@@ -120,7 +120,7 @@ def run_command(
     return max((result["status"] for result in results), default=int(Exit.ATTENTION if is_faulty else Exit.OK))
 
 
-@command.command("list", short_help="list this pool's backups there")
+@command.command("list", short_help="list this pool's backups in a repository")
 @_some
 @_hosts
 @json_option

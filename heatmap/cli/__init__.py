@@ -19,7 +19,7 @@ NAME = "btrfs-heatmap"
 PICTURE = "picture"
 COMMANDS = {
     "timelapse": "pictures in the order of their time, as an animation",
-    "diff": "what filled, emptied and moved between two recorded states",
+    "diff": "the changes between two recorded states",
     "draw": "a picture of a recorded state",
     "nightly": "a picture and the state of a pool, for a timer",
     "completion": "make a shell complete commands, options and mount points",

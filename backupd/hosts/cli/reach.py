@@ -119,6 +119,6 @@ def _say_lines(prompter: Prompter, host: HostConfig, line: str | None, restoring
         prompter.say(f"\n{line}")
     prompter.say(f"\nFor restores to the host (optional), add this line to {file}. The restore key only writes, and only below")
     prompter.say(
-        f"the folders in [restore] of /etc/btrkeep-source.conf there. It needs btrkeep-source on the host: {page('sources')}"
+        f"the folders in [restore] of the host's /etc/btrkeep-source.conf. It needs btrkeep-source on the host: {page('sources')}"
     )
     prompter.say(f"\n{restoring}\n")

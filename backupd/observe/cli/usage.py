@@ -156,7 +156,7 @@ def _method_lines(use: PoolUse) -> list[str]:
     """Formats the method, its accuracy, and missing results."""
     lines = []
     if use.method == "written":
-        lines.append("nothing was measured: WRITTEN is what rsync wrote")
+        lines.append("nothing was measured: WRITTEN is the data that rsync wrote")
     elif use.method == "sampled":
         lines.append(
             f"estimated from {counted(use.draws, 'random place')} in {format_duration(use.seconds)}; 95%: the interval of OWN"

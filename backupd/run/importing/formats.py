@@ -214,7 +214,7 @@ def read_dated(root: Path, names: HostNames) -> OldHistory:
     """Reads folders such as 2026-11-20 or 2026-11-20T2200, and backup.0, whose time is that of its folder. All belong to one
     host.
     """
-    host = names.alone("it is unknown to which host the trees belong")
+    host = names.alone("the host of these trees is unknown")
     old_trees, skipped = list[OldTree](), dict[str, str]()
     for folder in _folders(root):
         stamp, is_interval = _stamped(folder.stat()), _INTERVAL.fullmatch(folder.name)
@@ -257,7 +257,7 @@ def _btrbk_time(match: "re.Match[str]") -> datetime | None:
 
 def read_snapper(folder: Path, names: HostNames) -> OldHistory:
     """Reads a `.snapshots` of snapper, or the subvolume that contains it: N/info.xml with the time, in UTC, and N/snapshot."""
-    host = names.alone("it is unknown to which host the snapshots belong")
+    host = names.alone("the host of these snapshots is unknown")
     inner = folder / ".snapshots"
     folder = inner if inner.is_dir() and not inner.is_symlink() else folder
     old_trees, skipped = list[OldTree](), dict[str, str]()
