@@ -198,9 +198,9 @@ def test_of_hosts_that_all_failed_some_are_named_and_the_others_counted() -> Non
 def test_a_finished_night_is_a_warning_if_a_few_hosts_are_not_complete_and_an_error_from_a_share_on(poor: int, level: str) -> None:
     names = [f"h{number:03}" for number in range(200)]
     runs = [tried(name, "20 22:00", "20 22:01", "failed" if number < poor else "complete") for number, name in enumerate(names)]
-    known = hosts_with(named(*names), runs)
-    assert only(nights_of(known)).level == level
-    assert only(nights_of(replace(known, red=1.0))).level == ("warning" if level == "error" and poor < 200 else level)
+    facts = hosts_with(named(*names), runs)
+    assert only(nights_of(facts)).level == level
+    assert only(nights_of(replace(facts, red=1.0))).level == ("warning" if level == "error" and poor < 200 else level)
 
 
 def test_a_night_in_progress_is_no_failure_yet() -> None:

@@ -96,10 +96,10 @@ class HostRow:
     flags: tuple[str, ...] = ()
     """Those of FLAGS that apply."""
     problem: bool = False
-    """Whether it needs attention: it is enabled and in a state that does, or it has damaged or altered backups or a copy that is
-    behind."""
+    """Whether the host needs attention: it is enabled, and its state is a problem; or it has damaged or altered backups, or a copy
+    that is behind."""
     cause: str = ""
-    """Why, in the words under which such hosts are grouped; "": its state needs no attention. Only for displayed hosts."""
+    """The cause, in the words that hosts with this cause share; "": its state needs no attention. Only for displayed hosts."""
     live_paths: int | None = None
     """Number of source paths that its newest complete backup did not read from snapshots; null: `snapshots` was off."""
     nights: tuple[HostNight, ...] = ()
