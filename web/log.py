@@ -1,6 +1,6 @@
 """The log: past runs of hosts and rsync's output, as `backupd log` has them: newest first, a page at a time."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
@@ -80,7 +80,11 @@ class LogPage:
 
 def log_page(catalogue: Catalogue, wanted: PastRuns, now: datetime, limit: int = PAGE) -> LogPage:
     """Returns one page of the selected runs."""
-    past = catalogue.past_runs(wanted, limit + 1)
+    return page_of(catalogue.past_runs(wanted, limit + 1), now, limit)
+
+
+def page_of(past: Sequence[Run], now: datetime, limit: int = PAGE) -> LogPage:
+    """Returns the first page of these runs, the newest first."""
     size = AnswerSize()  # a host controls rsync's output
     runs = tuple(takewhile(lambda run: size.take([run.error, *run.last_lines]), (log_run(run, now) for run in past[:limit])))
     return LogPage(runs, runs[-1].id if len(past) > len(runs) else None)

@@ -1,6 +1,8 @@
 """Cached results between requests: for how long, which request computes them, and which changes end them."""
 
+import html
 import json
+import re
 import threading
 import time
 import weakref
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from bench.make_catalogue import add_runs
+from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import HostConfig
 from btrkeep.config.config_model import Config
@@ -305,6 +308,39 @@ def test_a_night_is_judged_alike_on_the_page_and_by_the_api_in_either_order(tmp_
         assert "mostly complete" in by_name["/jobs?days=366"]
         alone = visitor.get(f"/api/v1/nights/{night['id'].removeprefix('night-')}").text
         assert json.loads(alone)["row"]["state"] == "mostly"
+
+
+def test_the_runs_of_a_night_that_are_not_complete_are_grouped_by_cause_and_each_cause_is_a_filter(tmp_path: Path) -> None:
+    away = [Cause(CauseCode.RSYNC_FAILED, facts={"exit_cause": "no-route", "exit_code": 255, "line": str(n)}) for n in range(60)]
+    gone = Cause(CauseCode.NO_FILE_LEFT, facts={"before": 7})
+    runs = [
+        run(f"h{number:02}", EVENING, "failed", error="failed", cause=cause) for number, cause in enumerate((*away, gone, gone))
+    ]
+    runs += [run("old", EVENING, "failed", error="old: <b>no cause</b>"), run("web", EVENING)]
+    write(tmp_path, [HostConfig(run.host) for run in runs], runs=runs).close()
+    visitor = client(tmp_path)
+    (night,) = json.loads(visitor.get("/api/v1/jobs?days=366&kind=night").text)["jobs"]
+    answer = json.loads(visitor.get(f"/api/v1/nights/{night['id'].removeprefix('night-')}").text)
+    assert [(group["cause"], group["count"], group["hosts"]) for group in answer["causes"]] == [
+        ("there is no route to the host", 60, [f"h{number:02}" for number in range(5)]),
+        ("no file is left", 2, ["h60", "h61"]),
+        ("*: <b>no cause</b>", 1, ["old"]),
+    ]
+    page = visitor.get(f"/jobs/{night['id']}").text
+    addresses = dict(re.findall(r'<a href="([^"]*cause=[^"]*)">([^<]*)</a>', page))
+    assert sorted(addresses.values()) == [
+        "1 x *: &lt;b&gt;no cause&lt;/b&gt;",
+        "2 x no file is left",
+        "60 x there is no route to the host",
+    ]
+    assert "1 of 64 hosts complete" in page
+    for address, words in addresses.items():
+        text = visitor.get(html.unescape(address)).text
+        hosts = set(re.findall(r'data-label="Host"><a href="/hosts/(\w+)"', text))
+        while older := re.search(r'rel="next" href="([^"]*)"', text):
+            text = visitor.get(html.unescape(older[1])).text
+            hosts |= set(re.findall(r'data-label="Host"><a href="/hosts/(\w+)"', text))
+        assert len(hosts) == int(words.split()[0])
 
 
 def test_jobs_name_the_kinds_of_which_they_may_not_have_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,15 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from btrkeep.catalogue import KILLED, Catalogue, Dedupe, Night, PastRuns
+from btrkeep.catalogue import KILLED, Catalogue, Dedupe, Night, PastRuns, Run
 from btrkeep.catalogue.model_pool import JOBS
+from btrkeep.decisions.cause_words import short_cause
 from btrkeep.decisions.day_phases import phases
 from btrkeep.decisions.findings import WARNING
 from btrkeep.decisions.repeated import dedupe_words
 from btrkeep.units import counted, format_size, parse_time, seconds_between
 from web.hosts.night_sum import level_of
-from web.log import LogPage, LogRun, log_page, log_run
+from web.log import LogPage, LogRun, log_run, page_of
 from web.pool.balance import balances
 from web.pool.expiry import expiries
 from web.running import is_alive
@@ -35,6 +36,8 @@ USUAL = 14
 LIMIT = 400
 _RUNS_A_DAY, _MOST_RUNS = 4000, 100_000
 _ID = re.compile(r"(night|backup|expire|balance)-(\d{1,15})")
+_NAMED = 5  # hosts of a cause
+_MOST_POOR = 10_000  # runs of a night
 _GOOD = ("complete", "skipped")
 
 
@@ -61,6 +64,18 @@ class JobRow:
 
 
 @dataclass(frozen=True, slots=True)
+class NightCause:
+    """Runs of a night that are not complete for the same cause."""
+
+    cause: str
+    """Why, in the words under which runs are grouped."""
+    count: int
+    """Number of runs."""
+    hosts: tuple[str, ...]
+    """The first hosts."""
+
+
+@dataclass(frozen=True, slots=True)
 class NightView:
     """A night."""
 
@@ -72,6 +87,8 @@ class NightView:
     """Bytes of new data of all runs."""
     poor: LogPage
     """A page of the runs that are not complete."""
+    causes: tuple[NightCause, ...]
+    """Why they are not, the most frequent cause first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,15 +274,31 @@ def _kernel(catalogue: Catalogue, filesystem: str, since: datetime, now: datetim
             )
 
 
-def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int | None, red: float) -> NightView | None:
-    """Returns the night that this run started; None if there is none."""
+def night_view(
+    catalogue: Catalogue, first_run: int, now: datetime, before: int | None, red: float, cause: str = ""
+) -> NightView | None:
+    """Returns the night that this run started; None if there is none. `cause`: only runs with this cause are on the page."""
     night = catalogue.night(first_run)
     if night is None:
         return None
     ids = (night.first_run, night.last_run)
     poor = ("", *(outcome for outcome in night.outcomes if outcome not in _GOOD))
-    wanted = PastRuns(outcomes=poor, process=(night.pid, night.pid_started), ids=ids, before=before)
-    return NightView(night_row(night, now, red), night.outcomes, night.literal_bytes, log_page(catalogue, wanted, now))
+    runs = catalogue.past_runs(PastRuns(outcomes=poor, process=(night.pid, night.pid_started), ids=ids), _MOST_POOR)
+    hosts: dict[str, list[str]] = {}
+    for run in runs:
+        hosts.setdefault(_cause_of(run), []).append(run.host)
+    causes = sorted((NightCause(words, len(names), tuple(sorted(names)[:_NAMED])) for words, names in hosts.items()), key=_rank)
+    chosen = [run for run in runs if (before is None or run.id < before) and (not cause or _cause_of(run) == cause)]
+    return NightView(night_row(night, now, red), night.outcomes, night.literal_bytes, page_of(chosen, now), tuple(causes))
+
+
+def _cause_of(run: Run) -> str:
+    words = short_cause(run.error, run.cause, run.host)
+    return words or (f"{run.outcome}, no reason is recorded" if run.outcome else "without a recorded end")
+
+
+def _rank(cause: NightCause) -> tuple[int, str]:
+    return -cause.count, cause.cause
 
 
 def requested_job(job_fields: Mapping[str, Any]) -> RequestedJob:

@@ -89,13 +89,14 @@ def _of_catalogue(kind: str, number: int) -> str | Response:
 
 def _night(first_run: int) -> str:
     here = source()
-    before = number("before")
+    before, cause = number("before"), request.args.get("cause", "")
     night = here.cached(
-        ("night", first_run, before), lambda: night_view(here.catalogue, first_run, here.now, before, here.config.red_share)
+        ("night", first_run, before, cause),
+        lambda: night_view(here.catalogue, first_run, here.now, before, here.config.red_share, cause),
     )
     if night is None:
         abort(404, "there was no such night, or it is too long ago")
-    return render_template("jobs/night.html", night=night)
+    return render_template("jobs/night.html", night=night, cause=cause)
 
 
 def _expiry(expiry_id: int) -> str:
