@@ -162,7 +162,7 @@ def test_what_the_configuration_leaves_out_from_now_on_is_a_warning_and_never_su
     assert result["outcome"] == "complete"
     (warning,) = result["warnings"]
     assert str(folder) in warning
-    assert "was `exclude` changed" in warning
+    assert "`exclude` was changed" in warning
     assert nights.run("web")["web"]["warnings"] == []
 
 
