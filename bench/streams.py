@@ -1,12 +1,14 @@
 """Compares a night of one host with many files, few of them changed: `engine = "send"`, rsync, `btrfs send | btrfs receive`, and
 btrbk if it is installed.
 
-    python -m bench.streams [--files 100000] [--changed 20] [--json]
+    python -m bench.streams [--files 100000] [--changed 20] [--minutes 30] [--without-btrbk] [--json]
 
 All go through a real sshd. The line of a shell has what an administrator would type: a read-only snapshot there, `ssh btrfs send
 -p` into `btrfs receive`, `sync -f`. "inside" is the time from the begin of the host's run to its row in the catalogue, without our
 start-up. btrbk keeps the newest snapshot and the newest copy only, and its whole process is timed, with a `sync -f`. At the end all
-copies are compared with the host's files.
+copies are compared with the host's files, if there is time.
+
+After --minutes no other night begins. The medians of the complete nights are printed then, and also after Ctrl-C or SIGTERM.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import json
 import os
 import shlex
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,15 +44,16 @@ volume ssh://127.0.0.1:{port}{volume}
 class FourWays:
     """One host, and its copies."""
 
-    def __init__(self, place: Bed, tree: Path) -> None:
+    def __init__(self, place: Bed, tree: Path, with_btrbk: bool) -> None:
         assert place.sshd
         self.place, self.tree, self.sshd = place, tree, place.sshd
         self.bare, self.snapshots = place.disk / "bare", place.hosts / "kept"
         self.bare.mkdir()
         self.snapshots.mkdir()
-        self.btrbk = self._btrbk() if shutil.which("btrbk") else None
+        self.btrbk = self._btrbk() if with_btrbk and shutil.which("btrbk") else None
         self.night = 0
         self.inside: dict[str, float] = {}
+        self.phases: dict[str, dict[str, float]] = {}
         program = SourceHost(place.sshd)
         program.ssh("bench")
         place.configure({})
@@ -67,6 +71,7 @@ class FourWays:
         (result,) = json.loads(done.stdout)
         assert result["outcome"] == "complete", result
         self.inside[engine] = result["seconds"]
+        self.phases[engine] = json.loads((self.place.newest(engine) / "backup.json").read_text())["seconds"]
         return done
 
     def shell(self) -> Timed:
@@ -111,32 +116,50 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
     """Measures all nights."""
     work("btrfs", "-q", "subvolume", "create", place.hosts / "files")
     tree = Tree(place.hosts / "files" / "tree", options.files, options.bytes // options.files, options.per_folder, seed=2)
-    ways = FourWays(place, place.hosts / "files")
+    ways = FourWays(place, place.hosts / "files", not options.without_btrbk)
     nights: dict[str, Callable[[], Timed]] = {"send": lambda: ways.run("send"), "rsync": lambda: ways.run("rsync")}
     nights |= {"shell": ways.shell} | ({"btrbk": ways.run_btrbk} if ways.btrbk else {})
-    first = {name: run().seconds for name, run in nights.items()}
-    common.say("the first copy: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in first.items()))
+    first = dict[str, float]()
+    for name, run in nights.items():
+        first[name] = run().seconds
+        common.say(f"the first copy: {name} {first[name]:.2f} s")
     to_btrbk = Sides("send, inside", "btrbk")
     to_shell, to_rsync = Sides("send, inside", "shell"), Sides("send, inside", "rsync, inside")
     whole, cpu = Sides("send, whole process", "rsync, whole process"), Sides("send, all processes", "rsync, all processes")
-    for night in range(1, options.nights + 2):
-        ways.night = night
-        tree.change(options.changed)
-        quiet = common.wait_for_quiet(options)
-        times = {name: nights[name]() for name in (nights if night % 2 else reversed(nights))}
-        seconds = ", ".join(f"{name} {side.seconds:.3f} s" for name, side in times.items())
-        inside = f"inside: send {ways.inside['send']:.3f} s, rsync {ways.inside['rsync']:.3f} s"
-        common.say(f"night {night}: {seconds}; {inside}{'' if quiet else ' (not quiet)'}")
-        if night > 1:
-            to_shell.pairs.append((ways.inside["send"], times["shell"].seconds))
-            if ways.btrbk:
-                to_btrbk.pairs.append((ways.inside["send"], times["btrbk"].seconds))
-            to_rsync.pairs.append((ways.inside["send"], ways.inside["rsync"]))
-            whole.pairs.append((times["send"].seconds, times["rsync"].seconds))
-            cpu.pairs.append((times["send"].cpu, times["rsync"].cpu))
-    ways.compare()
+    begun = time.monotonic()
+    try:
+        for night in range(1, options.nights + 2):
+            longest = max(0.0, time.monotonic() - begun)
+            begun = time.monotonic()
+            if begun + longest > options.end and night > 2:
+                common.say(f"no time for night {night}")
+                break
+            ways.night = night
+            tree.change(options.changed)
+            quiet = common.wait_for_quiet(options)
+            times = {name: nights[name]() for name in (nights if night % 2 else reversed(nights))}
+            seconds = ", ".join(f"{name} {side.seconds:.3f} s" for name, side in times.items())
+            inside = f"inside: send {ways.inside['send']:.3f} s, rsync {ways.inside['rsync']:.3f} s"
+            common.say(f"night {night}: {seconds}; {inside}{'' if quiet else ' (not quiet)'}")
+            common.say(f"    of it: {ways.phases['send']}")
+            if night > 1:
+                to_shell.pairs.append((ways.inside["send"], times["shell"].seconds))
+                if ways.btrbk:
+                    to_btrbk.pairs.append((ways.inside["send"], times["btrbk"].seconds))
+                to_rsync.pairs.append((ways.inside["send"], ways.inside["rsync"]))
+                whole.pairs.append((times["send"].seconds, times["rsync"].seconds))
+                cpu.pairs.append((times["send"].cpu, times["rsync"].cpu))
+    except (KeyboardInterrupt, SystemExit):
+        if not to_shell.pairs:
+            raise
+        common.say(f"stopped after {len(to_shell.pairs)} measured nights")
+    else:
+        if time.monotonic() + first["rsync"] < options.end:
+            ways.compare()
+        else:
+            common.say("no time to compare the copies")
     return {
-        "nights": options.nights,
+        "nights": len(to_shell.pairs),
         "first copy": ", ".join(f"{name} {seconds:.1f} s" for name, seconds in first.items()),
         "against the shell": to_shell.summary(1.3),
         **({"against btrbk": to_btrbk.summary(None)} if ways.btrbk else {}),
@@ -154,8 +177,12 @@ def main() -> None:
     words.add_argument("--bytes", type=common.size, default=common.size("400MB"), help="size of all files together")
     words.add_argument("--per-folder", type=int, default=200)
     words.add_argument("--changed", type=int, default=20, help="files that change every day")
+    words.add_argument("--minutes", type=float, default=30.0, help="how long nights may begin")
+    words.add_argument("--without-btrbk", action="store_true", help="leave btrbk out")
     options = words.parse_args()
-    with bed(options, "6GB", "3GB") as place:
+    options.end = time.monotonic() + options.minutes * 60
+    gigabytes = max(1.0, options.files / 250_000)  # most is metadata
+    with bed(options, f"{round(6 * gigabytes)}GB", f"{round(3 * gigabytes)}GB") as place:
         measured = measure(options, place)
         common.report(options, f"a host of {options.files} files, {options.changed} of them changed", measured)
 
