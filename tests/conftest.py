@@ -1,4 +1,6 @@
-"""Fixtures with cleanup, and rules of the session: it reports what it cannot run, and removes what it creates."""
+"""Fixtures with cleanup, and rules of the session: it reports the tests that it cannot run, and removes everything that
+it creates.
+"""
 
 import atexit
 import contextlib
@@ -83,12 +85,12 @@ _UNIT = 1 << 30  # bytes; its tests leave less than a third of that
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """A polite kill ends the session as Ctrl-C does: with every fixture's end."""
+    """A SIGTERM ends the session as Ctrl-C does, with the end of every fixture."""
     raise KeyboardInterrupt
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """None: no decision here. Each worker would import all modules only to skip their tests."""
+    """Returns None, which leaves the decision to pytest. Each worker would import all modules only to skip their tests."""
     if config.getoption("--unit") and (collection_path.is_dir() or collection_path.match("test_*.py")):
         return None if leftout.has_unit(collection_path) else True
     if config.getoption("--gate") and collection_path.match("test_*.py"):
@@ -120,7 +122,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """All modules and tests stay until the end: no further search for garbage goes through them."""
+    """Excludes all modules and tests from further searches for garbage, because they stay until the end."""
     gc.collect()
     gc.freeze()
 
@@ -167,7 +169,7 @@ _ROOM = pytest.StashKey[BinaryIO]()
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Tests share the machine; one that has to be alone has it for itself, also against workers and sessions beside this one."""
+    """Tests share the machine; a test that has to be alone locks it, also against workers and sessions beside this one."""
     if session.PLACE in os.environ:  # a session within a test: that test has passed the door already
         return (yield)
     with (HERE / "__init__.py").open("rb") as room:
@@ -223,7 +225,8 @@ def _enter(room: BinaryIO, how: int) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def hangups(no_leftovers: None) -> None:
-    """Under nohup, commands would inherit that SIGHUP is ignored, and respect that. The session itself continues to ignore it.
+    """Restores the default for SIGHUP: under nohup, commands would inherit that it is ignored, and respect that. The session itself
+    continues to ignore it.
 
     Only where tests run: a worker has to inherit it, in order to know.
     """
@@ -237,7 +240,9 @@ def _ignore(signum: int, frame: FrameType | None) -> None:
 
 @pytest.fixture(autouse=True)
 def zone_of_words() -> Iterator[None]:
-    """A btrkeep process serves one pool, a process of tests many: the next test has times in UTC, and commands without a pool."""
+    """Resets the zone and the pool: a btrkeep process serves one pool, but a process of tests many. The next test has times in UTC,
+    and commands without a pool.
+    """
     yield
     show_times_in(UTC)
     for program in ("backupd", "btrfs-balancer", "btrfs-heatmap", "btrkeep-web"):
@@ -259,7 +264,7 @@ def no_leftovers() -> Iterator[None]:
 
 @pytest.fixture
 def make_btrfs() -> Iterator[Callable[..., Path]]:
-    """`make_btrfs(size="2G", devices=1, mkfs=(), options="")` mounts a btrfs of the test's own and returns its mount point."""
+    """`make_btrfs(size="2G", devices=1, mkfs=(), options="")` mounts a btrfs for this test and returns its mount point."""
     points: list[Path] = []
 
     def make(**wishes: object) -> Path:
@@ -273,7 +278,7 @@ def make_btrfs() -> Iterator[Callable[..., Path]]:
 
 @pytest.fixture
 def btrfs_mount(make_btrfs: Callable[..., Path]) -> Path:
-    """The mount point of a btrfs of the test's own, 2 GiB on one device. `shared_btrfs` is cheaper where it does."""
+    """The mount point of a btrfs for this test, 2 GiB on one device. `shared_btrfs` is cheaper where it suffices."""
     return make_btrfs()
 
 
@@ -300,7 +305,7 @@ def shared_btrfs(_shared_mount: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def module_btrfs(_shared_mount: Path) -> Iterator[Path]:
-    """The same for a module: a folder on that filesystem, in which its tests share what they make."""
+    """A folder on that shared filesystem for one module, whose tests share the things that they make in it."""
     top = Path(tempfile.mkdtemp(prefix="module-", dir=_shared_mount))
     yield top
     for path in btrfs.subvolumes_below(top, _shared_mount):
@@ -310,7 +315,9 @@ def module_btrfs(_shared_mount: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def sshd(no_leftovers: None) -> Iterator[ssh.Sshd]:
-    """A real ssh server on 127.0.0.1: port, key, known_hosts, address, ssh() for the client's words, authorize() for more keys."""
+    """A real ssh server on 127.0.0.1: port, key, known_hosts, address, ssh() for the client's command line, authorize() for more
+    keys.
+    """
     folder = Path(tempfile.mkdtemp(prefix="sshd-", dir=session.folder()))
     server = ssh.start(folder)
     yield server
@@ -339,7 +346,7 @@ def badssh(tmp_path: Path) -> Callable[[str, object], Path]:
 
 @pytest.fixture
 def backupd_running() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """`backupd_running(*words, env=...)` starts our command and returns its Popen; running ones are killed at the end."""
+    """`backupd_running(*words, env=...)` starts our command and returns its Popen; commands still running are killed at the end."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*words: str | Path, **wishes: Any) -> subprocess.Popen[str]:

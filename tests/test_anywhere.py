@@ -1,4 +1,4 @@
-"""A checkout works everywhere: in a home that only its owner may enter, in a folder with a space, under any umask.
+"""A checkout works everywhere: in a home that only its owner may enter, in a folder with a space in its name, under any umask.
 
 Only this long form runs btrkeep's tests in such a place. Ordinary tests (test_beds.py, test_structure.py) also check that a user
 without rights can run the code of root's checkout, and that the scripts quote names with spaces.
@@ -30,7 +30,7 @@ CHOSEN = (
 
 @pytest.fixture
 def checkout() -> Iterator[Path]:
-    """A copy of this one, for root alone."""
+    """A copy of this checkout that only root may read."""
     home = Path(tempfile.mkdtemp(prefix="home-", dir=session.folder()))
     top = home / "a folder"
     for path in tracked_files():

@@ -1,4 +1,4 @@
-"""The beds themselves: they work as described, and leave the machine unchanged.
+"""The beds of the tests work as described, and leave the machine unchanged.
 
 If they are wrong, a test passes that compared nothing, an administrator's machine keeps mounts and loop devices after `./test.sh`,
 or CI passes a change for which it left out the tests that count.
@@ -36,7 +36,7 @@ def test_sharing_is_counted_in_bytes(shared_btrfs: Path) -> None:
 
 
 def make_awkward_tree(top: Path) -> None:
-    """One of everything that a backup has to bring back."""
+    """Makes a tree with every kind of file that a backup has to restore."""
     folder = os.fsencode(top)
     for name in AWKWARD:
         Path(os.fsdecode(folder + b"/" + name)).write_bytes(b"content of " + name)
@@ -200,7 +200,7 @@ print(session.remove(top), top.exists())
 
 
 def test_what_a_command_leaves_elsewhere_in_memory_is_gone_with_its_session(tmp_path: Path) -> None:
-    """The memory of sent alarms, when a test fails before the state folder can be used again."""
+    """The memory of sent alarms stays if a test fails before the state folder can be used again."""
     (tmp_path / "memory").mkdir()
     code = f"""
 from pathlib import Path
@@ -246,7 +246,7 @@ DEEDS = {
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Where the sessions of one test keep their folders: out of sight of others that clear away after killed ones."""
+    """A folder for the sessions of one test, which other sessions do not find when they clean up after killed ones."""
     folder = Path(tempfile.mkdtemp(prefix="place-", dir=session.folder()))
     yield folder
     session.remove(folder)
@@ -263,14 +263,14 @@ def start_session(folder: Path, place: Path, deed: str, *words: str) -> subproce
 
 
 def sessions_of(process: subprocess.Popen[str]) -> list[str]:
-    """The session of a pytest process, and those of its children, workers or not."""
+    """Returns the session of a pytest process, and those of its children, workers or not."""
     children = work("pgrep", "-P", str(process.pid), check=False).stdout.split()
     pids = [process.pid, *(int(pid) for pid in children)]
     return [f"{session.PREFIX}{pid}-{session.start_time(pid)}" for pid in pids]
 
 
 def traces_of(names: list[str], place: Path) -> list[str]:
-    """What the kernel and the folders still know of sessions, by programs of others."""
+    """Returns the traces of sessions in the kernel and in folders, found with other programs."""
     result = [work(*argv).stdout for argv in (("findmnt", "-rn"), ("losetup", "-a"), ("ps", "-eww", "-o", "pid,args"))]
     lines = [line for text in result for line in text.splitlines() if any(name in line for name in names)]
     return lines + [str(path) for name in names for path in place.glob(name)]
@@ -337,7 +337,7 @@ def test_a_running_session_is_not_cleared_away() -> None:
 
 
 def test_a_command_behind_walls_sees_its_own_beds_and_lets_go_of_those_of_other_workers(btrfs_mount: Path) -> None:
-    """As another worker it is started by a process of another name, with a bed of its own mounted."""
+    """Another worker is simulated: a process of another name starts the command, with a separate bed mounted."""
     assert f" {btrfs_mount} " in work(*walled("cat", "/proc/self/mountinfo")).stdout
     other = "print(work(*walled('cat', '/proc/self/mountinfo')).stdout)"
     imports = "from tests.beds import work; from tests.beds.walls import walled"
@@ -348,7 +348,7 @@ def test_a_command_behind_walls_sees_its_own_beds_and_lets_go_of_those_of_other_
 
 @pytest.mark.slow
 def test_a_program_that_has_copied_all_mounts_keeps_no_bed_in_use(btrfs_mount: Path) -> None:
-    """Such as a container that is started on this machine at the same time."""
+    """For example a container that is started on this machine at the same time."""
     uuid = work("findmnt", "-n", "-o", "UUID", btrfs_mount).stdout.strip()
     [device] = beds.devices_of(btrfs_mount)
     words = ("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 1000")

@@ -20,12 +20,12 @@ needs_btrfs = pytest.mark.btrfs
 
 @pytest.fixture
 def place() -> Path:
-    """Where the images of a bench may lie: this session's own folder, so that a bench that is killed is cleared away with it."""
+    """A folder of this session for the images of a bench, so that a killed bench is cleaned up with the session."""
     return session.folder(1 << 30)
 
 
 def left(place: Path) -> list[str]:
-    """Sessions of a bench that are still there, as folders, mounts or loop devices."""
+    """Returns the sessions of a bench that still exist, as folders, mounts or loop devices."""
     mounts = [point for point in session.mounts_below(place) if session.PREFIX in point.relative_to(place).as_posix()]
     return [*map(str, place.glob(f"{session.PREFIX}*")), *map(str, mounts)]
 
@@ -33,7 +33,7 @@ def left(place: Path) -> list[str]:
 @pytest.mark.long
 @needs_btrfs
 def test_a_bench_whose_backup_fails_says_so_and_leaves_nothing(place: Path, tmp_path: Path) -> None:
-    """An rsync that fails is found before ours: both sides would seem fast."""
+    """The PATH has an rsync that fails before the real one. If the bench did not notice, both sides would seem fast."""
     broken = tmp_path / "rsync"
     broken.write_text('#!/bin/sh\ncase $1 in -*V*|--version) exec /usr/bin/rsync "$@";; esac\nexit 1\n', encoding="utf-8")
     broken.chmod(0o755)

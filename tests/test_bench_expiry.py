@@ -1,4 +1,4 @@
-"""The figures of the benchmarks of expiry, compared with what the kernel and btrfs-progs report.
+"""The figures of the benchmarks of expiry, compared with the reports of the kernel and btrfs-progs.
 
 If they are wrong, docs/benchmarks.rst has times and writes of deletions that did not take place, or of too many.
 """
@@ -21,7 +21,7 @@ needs_btrfs = pytest.mark.btrfs
 
 @pytest.fixture
 def place() -> Path:
-    """This session's own folder: what a killed bench leaves in it is cleared away with it."""
+    """A folder of this session: files that a killed bench leaves in it are removed with the session."""
     return session.folder(1 << 30)
 
 

@@ -1,4 +1,4 @@
-"""The soak: its verdict about made-up nights, the faults that it draws, and one small run with planted defects.
+"""The soak: its verdict about invented nights, the faults that it draws, and one small run with planted defects.
 
 If it is blind, a leak of memory or space, or a backup that differs from its source, passes weeks of nights unseen.
 """
@@ -29,8 +29,8 @@ MEMORY = 60.0  # MB
 
 
 def noisy(seed: int, nights: int, leak: float = 0.0) -> list[float]:
-    """MB of memory that vary by 1 % from night to night, each night's noise partly that of the night before; `leak` MB are added
-    each night.
+    """Returns MB of memory that vary by 1 % from night to night; each night's noise depends partly on the night before. `leak` MB
+    are added each night.
     """
     draw, noise, result = random.Random(seed), 0.0, []
     for night in range(nights):
@@ -40,7 +40,7 @@ def noisy(seed: int, nights: int, leak: float = 0.0) -> list[float]:
 
 
 def as_nights(memory: list[float], history: int = 300) -> list[dict[str, Any]]:
-    """Readings of 100 hosts. Only the memory of `run` changes, and the catalogue grows by `history` bytes for each of them."""
+    """Returns readings of 100 hosts. Only the memory of `run` changes, and the catalogue grows by `history` bytes for each host."""
     done = {"seconds": 5.0, "cpu": 1.0, "memory": 40.0, "status": 0}
     same = {**dict.fromkeys(("score", "fragments", "allocated", "used", "backups"), 1000), "size": 2000, "held": 500}
     return [
@@ -55,7 +55,7 @@ def as_nights(memory: list[float], history: int = 300) -> list[dict[str, Any]]:
 
 
 def test_a_planted_leak_is_found_and_nothing_else_is_called_creeping() -> None:
-    """A quarter of a MB each night: 40 % of 100 nights, where 10 % are allowed."""
+    """A quarter of a MB each night, 40 % in 100 nights; 10 % are allowed."""
     result = judged(as_nights(noisy(1, 60, leak=0.25)), COMMANDS, 100)
     assert {name for name, trend in result.items() if trend["verdict"] == CREEPS} == {"run: memory"}
     assert {trend["verdict"] for name, trend in result.items() if name != "run: memory"} == {STEADY}
@@ -98,7 +98,7 @@ def test_an_extent_is_held_as_a_whole_as_a_filesystem_holds_it(module_btrfs: Pat
 
 
 def extents(top: Path, days: Iterable[int]) -> dict[int, int]:
-    """The extents that the snapshots have a part of, and their whole sizes, as the trees on the disk have them."""
+    """Returns the extents of which the snapshots have a part, and their whole sizes, according to the trees on the disk."""
     device = work("findmnt", "-n", "-o", "SOURCE", "-T", top).stdout.strip().partition("[")[0]
     result: dict[int, int] = {}
     for day in days:
@@ -148,7 +148,7 @@ NIGHTS = (
 
 @pytest.fixture
 def soak() -> Iterator[Soak]:
-    """Four hosts, of which three are in the second pool."""
+    """A soak of four hosts, of which three are in the second pool."""
     folder = Path(tempfile.mkdtemp(prefix="soak-", dir=session.folder(4 << 30)))
     beds = [folder]
     try:
@@ -167,7 +167,7 @@ def soak() -> Iterator[Soak]:
 @pytest.mark.root
 @pytest.mark.timeout(900)
 def test_a_tiny_soak_runs_through_and_finds_what_is_planted_afterwards(soak: Soak, tmp_path: Path) -> None:
-    """Only it lives through kills, faults of hosts and full disks in one row of nights, on real pools."""
+    """Only this test has kills, faults of hosts and full disks in one sequence of nights, on real pools."""
     readings = list(soak.run())
     assert soak.wrong == []
     assert [set(reading["faults"]) for reading in readings] == [{fault.kind for fault in faults} for faults in NIGHTS]

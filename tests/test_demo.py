@@ -1,4 +1,4 @@
-"""demo.sh as a new user runs it: it succeeds, it can be interrupted anywhere, and leaves nothing behind.
+"""demo.sh as a new user runs it: it succeeds, can be interrupted anywhere, and leaves nothing behind.
 
 Only the long form tests its output, its continuation after a kill, and an end while a deleted backup is being read.
 
@@ -34,7 +34,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """An empty folder with room for a demonstration; whatever a failed test leaves there goes with the session."""
+    """An empty folder with room for a demonstration; files that a failed test leaves there are removed with the session."""
     path = Path(tempfile.mkdtemp(prefix="demo-", dir=session.folder(1 << 30)))
     path.chmod(0o755)  # the dashboard's user passes through here
     yield path
@@ -47,7 +47,7 @@ def demo(*words: str | Path, check: bool = True, env: dict[str, str] | None = No
 
 @contextmanager
 def demo_at(line: str, *words: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """A demonstration that has just printed a line which begins so; killed at the end, if need be."""
+    """Yields a demonstration that has just printed a line with this beginning, and kills it at the end if it still runs."""
     argv = [DEMO, *words]
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/")
     assert process.stdout is not None
@@ -67,7 +67,7 @@ def demo_at(line: str, *words: str | Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def left_in(place: Path) -> list[str]:
-    """Mounts, loop devices, processes and files of a demonstration in `place`, by the kernel's tables."""
+    """Returns mounts, loop devices, processes and files of a demonstration in `place`, according to the kernel's tables."""
     mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"{place}/" in line]
     loops = [
         line
@@ -78,7 +78,7 @@ def left_in(place: Path) -> list[str]:
 
 
 def processes_in(place: Path) -> list[str]:
-    """Those that name `place` in their command line or their environment, other than this one."""
+    """Returns processes that name `place` in their command line or their environment, except this one."""
     result = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -131,14 +131,14 @@ def see_what_it_said(output: str) -> None:
 
 
 def see_the_dashboard(output: str) -> None:
-    """Every page of the menu opened; that it shows what it should the demonstration sees itself."""
+    """Opens every page of the menu; the demonstration itself checks the content."""
     pages = dict(re.findall(r"^  (/\S*) +\d+ ms  (.+)$", output, re.MULTILINE))
     assert {"/", "/hosts", "/hosts/shop", "/files/shop", "/pool", "/pool/heatmap", "/jobs", "/log", "/doctor"} <= set(pages)
     assert re.search(r"^  address   http://127\.0\.0\.1:\d+\n  name      demo\n  password  \w{12,}$", output, re.MULTILINE)
 
 
 def see_the_pictures(place: Path) -> None:
-    """One picture, and one of as many frames as there were steps."""
+    """Checks that there are one picture and one timelapse with as many frames as there were steps."""
     folder = place / "btrkeep-demo-pictures"
     assert {path.name for path in folder.iterdir()} == {"heatmap.png", "timelapse.gif", "by-btrkeep-demo"}
     with Image.open(folder / "heatmap.png") as picture:
@@ -148,7 +148,7 @@ def see_the_pictures(place: Path) -> None:
 
 
 def see_the_balance(output: str) -> None:
-    """Every second one of 3,200 files was deleted, which leaves as many holes; most of them are gone afterwards."""
+    """Checks the balance: every second of 3,200 files was deleted, which leaves as many holes; most of them are gone afterwards."""
     [before, after] = re.search(r"^fragments +([\d,]+) +([\d,]+) +-", output, re.MULTILINE).groups()  # type: ignore[union-attr]
     assert int(before.replace(",", "")) > 1500
     assert int(after.replace(",", "")) < 500
@@ -156,7 +156,7 @@ def see_the_balance(output: str) -> None:
 
 
 def see_the_weeks(output: str) -> None:
-    """24 nights from a Monday on: daily 7, weekly 3, the months' first, and one that is held. What stays is counted on fingers."""
+    """Checks what is kept of 24 nights that begin on a Monday: daily 7, weekly 3, the months' first, and a held one."""
     days = ["10-12", "10-14", "10-19", "10-26", *(f"10-{day}" for day in range(29, 32)), *(f"11-0{day}" for day in range(1, 5))]
     assert re.findall(r"^hosts/diary/2026-(\d\d-\d\d)T\d+Z$", output, re.MULTILINE) == days
     strip = r"^2026-10 +MxHxxxxWxxxxxxWxxddd  7 kept, 13 to delete\n2026-11  MWdd +4 kept$"
@@ -186,7 +186,7 @@ def test_ctrl_c_while_a_deleted_backup_is_read_leaves_nothing(place: Path) -> No
 
 
 def see_three_backups(address: str, password: str) -> None:
-    """The dashboard that was left running shows later events, only to users with the password."""
+    """Checks that the dashboard that was left running shows later events, and only to users with the password."""
     assert work("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", f"{address}/hosts/shop").stdout == "303"  # to the login
     with tempfile.TemporaryDirectory() as folder:
         jar = ("curl", "-sS", "--cookie-jar", f"{folder}/jar", "--cookie", f"{folder}/jar")

@@ -42,7 +42,9 @@ def faults(text: str, *, is_message: bool = True) -> list[str]:
 
 
 def long_sentences(text: str) -> list[str]:
-    """Those of more than LONGEST words. Tables and examples of help (paragraphs with a backspace), SQL and HTML have none."""
+    """Returns the sentences of more than LONGEST words. Tables and examples of help (paragraphs with a backspace), SQL and HTML
+    have none.
+    """
     if re.match(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH|CREATE)\b", text) or re.search(r"</|:root\{|\(\?:", text):
         return []
     paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=#)", text) if "\b" not in part]

@@ -1,4 +1,4 @@
-"""Foreign bytes from a fuzzer that follows the coverage: two seconds for each target; bench.fuzz has the hour.
+"""Bytes from outside, made by a fuzzer that follows the coverage: two seconds for each target; bench.fuzz takes an hour.
 
 And thirty inputs: a slow machine has not even started after two seconds. The long form has ten. Inputs that once found an error are
 among the first ones, and in separate tests.
@@ -42,7 +42,7 @@ def test_whatever_the_bytes_are_nothing_unforeseen_happens(name: str, seconds: i
 
 @pytest.mark.slow
 def test_what_a_target_does_not_stand_is_found_kept_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that falls at one version of the protocol."""
+    """The target is a reader that fails at one version of the protocol."""
     (tmp_path / "sitecustomize.py").write_text(
         "import backupd.rsync.messages as output\n"
         "feed = output.Output.feed\n"

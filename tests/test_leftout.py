@@ -97,7 +97,7 @@ def test_a_module_of_which_nothing_is_in_the_loop_is_not_imported(tmp_path: Path
     ],
 )
 def test_the_words_of_test_sh_reach_pytest(tmp_path: Path, words: tuple[str, ...], passed: list[str]) -> None:
-    """With stand-ins for what installs, for the linters and for Python."""
+    """With stand-ins for the programs that install, for the linters and for Python."""
     (tmp_path / "scripts").mkdir()
     shutil.copy(TOP / "test.sh", tmp_path)
     (tmp_path / "scripts" / "ground.sh").write_text(
@@ -114,7 +114,7 @@ def test_the_words_of_test_sh_reach_pytest(tmp_path: Path, words: tuple[str, ...
 
 
 def test_each_name_in_the_gate_stands_for_a_test(request: pytest.FixtureRequest) -> None:
-    """Parameters are compared when the gate itself runs, which has collected all of it."""
+    """Parameters are compared when the gate itself runs, because it has collected all tests."""
     assert gate.unknown_names(TOP) == []
     config = request.config
     if config.getoption("--gate") and config.args == config.getini("testpaths") and not config.getoption("keyword"):

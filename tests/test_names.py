@@ -1,4 +1,4 @@
-"""Names in code tell what the thing is. tests/names.txt lists those that are forbidden, and the exceptions, with their reasons."""
+"""Names in code describe their thing. tests/names.txt lists the forbidden names and the exceptions, with their reasons."""
 
 import ast
 import re
@@ -63,7 +63,7 @@ def test_no_variable_has_a_name_that_says_nothing() -> None:
 
 
 def test_no_variable_of_a_template_has_a_name_that_says_nothing() -> None:
-    """Those of {% for %}, {% set %} and {% macro %}."""
+    """The variables of {% for %}, {% set %} and {% macro %}."""
     bindings = re.compile(r"{%-? *(?:for ([\w, ]+) in |set (\w+)|macro (\w+\([^)]*\)))")
     faults = [
         f"{path}: {name}"
@@ -77,7 +77,7 @@ def test_no_variable_of_a_template_has_a_name_that_says_nothing() -> None:
 
 
 def test_no_two_rooms_have_modules_of_one_name() -> None:
-    """A tab or a traceback has the name alone. tests/names.txt lists the conventions (cli.py) and the exceptions.
+    """A tab or a traceback shows only the module's name. tests/names.txt lists the conventions (cli.py) and the exceptions.
 
     The module of a command has the command's name, also where another room has its work: cli/scrub.py and scrub.py.
     """
@@ -95,7 +95,7 @@ def test_variables_are_found_wherever_they_are_bound() -> None:
 
 
 def test_a_class_is_a_noun() -> None:
-    """A participle alone (Prepared, Announced, Watched) leaves open which thing was prepared, announced or watched."""
+    """A participle alone (Prepared, Announced, Watched) does not tell which thing was prepared, announced or watched."""
     participle = re.compile(r"^ *class (_?[A-Z][a-z]+(?:ed|en))\b", re.MULTILINE)
     participles = [
         f"{path}: {name}"

@@ -49,7 +49,7 @@ LOOKS_OF_OTHERS = re.compile(
 
 
 class Reason(Enum):
-    """Why no test types a command."""
+    """The reason why no test executes a command."""
 
     NAMED = "names a command; its arguments are for the reader to choose, and the text has no room for them"
     MACHINE = "changes the machine beyond a pool: packages, units, limits, another user's files"

@@ -1,4 +1,4 @@
-"""scripts/requirements pins what setup.py asks for, all of it, each with a checksum; the bill of materials lists it.
+"""scripts/requirements pins all packages that setup.py requires, each with a checksum; the bill of materials lists the same.
 
 Otherwise install.sh installs versions that no test has run with, or packages that were not compared with their checksums.
 """
@@ -18,14 +18,14 @@ OLDEST = {"python_version": "3.11", "python_full_version": "3.11.2", "implementa
 
 
 def pins(name: str) -> list[tuple[Requirement, list[str]]]:
-    """The requirements of a lock file, each with its checksums."""
+    """Returns the requirements of a lock file, each with its checksums."""
     text = (LOCKS / f"{name}.txt").read_text().replace("\\\n", " ")
     lines = [line.split(" --hash=") for line in text.splitlines() if line and not line.startswith("#")]
     return [(Requirement(line[0]), [part.strip() for part in line[1:]]) for line in lines]
 
 
 def demanded(keyword: str) -> list[Requirement]:
-    """What setup.py gives for `keyword`; of extras_require those of "dev"."""
+    """Returns the requirements in setup.py's `keyword`; of extras_require those of "dev"."""
     call = next(
         node
         for node in ast.walk(ast.parse((TOP / "setup.py").read_text()))

@@ -35,12 +35,12 @@ def read(path: Path) -> str:
 
 @cache
 def tree(path: Path) -> ast.Module:
-    """The syntax tree of a module, parsed once for all tests here."""
+    """Returns the syntax tree of a module, parsed once for all tests here."""
     return ast.parse(read(path))
 
 
 def tracked_files() -> list[Path]:
-    """What a commit holds or the next one would; without git all files but those that .gitignore is about."""
+    """Returns the files of the present or the next commit; without git, all files except those that .gitignore lists."""
     done = work(
         "git", "-c", f"safe.directory={TOP}", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=TOP, check=False
     )
@@ -80,7 +80,7 @@ def test_a_module_out_of_order_is_found(module: str, source: str) -> None:
 
 
 def loaded_with(*modules: str) -> set[str]:
-    """The modules that a new interpreter has when it has imported these."""
+    """Returns the modules that a new interpreter has loaded after it imported these."""
     look = "import sys\n" + "".join(f"import {module}\n" for module in modules) + "print(*sys.modules, sep='\\n')"
     loaded = set(work(sys.executable, "-c", look, cwd=TOP).stdout.split())
     assert set(modules) <= loaded
@@ -92,7 +92,7 @@ IMPURE = {"btrkeep.process.programs", "btrkeep.process.group", "btrkeep.treescan
 
 @pytest.mark.slow
 def test_decisions_are_pure_and_so_is_what_the_dashboard_finds_behind_a_door() -> None:
-    """No starter of processes, no command line, no reader of trees and no python-btrfs comes along."""
+    """They import no module that starts processes, no command line, no reader of trees and no python-btrfs."""
     decisions = [module for path in MODULES if (module := dotted(path)).startswith(("btrkeep.decisions", "btrkeep.charts"))]
     assert len(decisions) > 10
     assert loaded_with(*decisions).isdisjoint(IMPURE)
@@ -103,7 +103,7 @@ def test_decisions_are_pure_and_so_is_what_the_dashboard_finds_behind_a_door() -
 
 @cache
 def uses_of_all() -> dict[str, set[str]]:
-    """What each module uses. Not read while tests are collected: each worker collects them."""
+    """Returns the names that each module uses. Not computed while tests are collected, because each worker collects them."""
     return {dotted(path): {*used_in(tree(path), dotted(path), path.name == "__init__.py")} for path in MODULES}
 
 
@@ -129,7 +129,7 @@ def graph(cut: int | None = None) -> dict[str, set[str]]:
 
 
 def cycles(by_name: Mapping[str, set[str]]) -> list[set[str]]:
-    """Sets of nodes that reach each other."""
+    """Returns sets of nodes that reach each other."""
     reached = {node: reachable(by_name, node) for node in by_name}
     return [
         {node, other} for node in by_name for other in by_name if node < other and other in reached[node] and node in reached[other]
@@ -188,7 +188,7 @@ def test_no_module_is_longer_than_500_lines() -> None:
 
 @pytest.mark.slow
 def test_no_handler_swallows_bugs() -> None:
-    """Who catches everything raises it again, or logs it with its traceback ; a linter's rule can be silenced."""
+    """A handler of all errors raises the error again, or logs it with its traceback; a linter's rule can be silenced."""
     assert [f"{path}:{line}" for path in MODULES for line in swallowing_handlers(tree(path))] == []
 
 
@@ -278,7 +278,9 @@ def test_no_file_names_what_only_its_authors_machine_has() -> None:
 
 
 def foreign_owners(owners: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Which other distributions bring a package of one of our names: installed side by side, one would overwrite the other."""
+    """Returns other distributions that install a package with one of our names: installed side by side, one would overwrite the
+    other.
+    """
     others = {name: sorted({*owners.get(name, ())} - {"btrkeep"}) for name in PACKAGES}
     return {name: who for name, who in others.items() if who}
 
@@ -298,7 +300,7 @@ DISTRIBUTION = {
 
 
 def declared() -> set[str]:
-    """The names in setup.py's install_requires, read from its text."""
+    """Returns the names in setup.py's install_requires, read from its text."""
     calls = [node for node in ast.walk(ast.parse(read(Path("setup.py")))) if isinstance(node, ast.keyword)]
     [words] = [ast.literal_eval(node.value) for node in calls if node.arg == "install_requires"]
     return {re.split(r"[<>=!~ ;\[]", word)[0] for word in words}
@@ -327,7 +329,7 @@ RECORDS_OF_TIMES = {
 
 
 def formats_times(module: str, source: ast.AST) -> list[str]:
-    """The lines that format a time without `local_time` or a similar function, or put `format_time` into a sentence."""
+    """Returns the lines that format a time without `local_time` or a similar function, or put `format_time` into a sentence."""
     result = []
     for node in ast.walk(source):
         if isinstance(node, ast.Attribute) and node.attr in ("strftime", "isoformat", "asctime"):
@@ -342,7 +344,7 @@ def formats_times(module: str, source: ast.AST) -> list[str]:
 
 @pytest.mark.slow
 def test_only_one_place_has_words_for_times() -> None:
-    """All others are on UTC's clocks where the administrator reads those of the pool's zone."""
+    """Other modules would print UTC where the administrator reads times in the pool's zone."""
     lines = {dotted(path): formats_times(dotted(path), tree(path)) for path in MODULES if path.parts[0] != "web"}
     own_names = "backupd.serve.jobs"  # the names of jobs are made from times
     assert lines.pop(own_names)
@@ -380,7 +382,7 @@ def test_every_command_that_is_installed_exists() -> None:
 
 
 def _is_described(body: Sequence[ast.stmt], at: int, name: str, docstring: str) -> bool:
-    """True if the field has a line below it, is named in the docstring, or has its text as a key or a parameter."""
+    """Tells whether the field has a line below it, is named in the docstring, or has its text as a key or a parameter."""
     has_text = re.search(r"\b(entry|filled_by|ConfigKey|_period|Field)\(", ast.unparse(body[at]))
     is_named = re.search(rf"\b{name}\b", docstring)
     return bool(has_text or is_named) or (at + 1 < len(body) and isinstance(body[at + 1], ast.Expr))
@@ -390,7 +392,7 @@ _PARAMETERS = "Host|Path|Which|Why|Name|Before|Overwrite"  # types of web/api, w
 
 
 def test_each_field_of_a_dataclass_has_a_line() -> None:
-    """Without it, a reader has to search for who sets a field to learn its unit and what None means; so has a user of the API.
+    """Without that line, a reader, such as a user of the API, has to search the code for the field's unit and the meaning of None.
 
     Not: options of a command, which have their help; arrays, which a class describes together; fields that begin with _.
     """

@@ -1,4 +1,5 @@
-"""Which test modules CI runs for a change: those that it touches, each of the others in its turn, for which there is time.
+"""Which test modules CI runs for a change: those that the change touches, and each of the others in its turn, as far as there is
+time.
 
 If this is wrong, CI passes a change whose tests it did not run, and its developer believes that they passed.
 """
@@ -58,7 +59,7 @@ def test_what_is_no_python_touches_the_tests_that_are_about_it(path: str, module
 
 
 def test_the_record_tells_apart_what_test_modules_use() -> None:
-    """A record in which each module uses everything chooses by chance."""
+    """With a record in which each module uses everything, the choice would be chance."""
     records = read_records((TOP / "tests" / "recorded.json").read_text(encoding="utf-8"))
     assert read_records(write_records(records)) == records
     of_tests = {module: record for module, record in records.items() if (TOP / module).is_file()}
@@ -69,7 +70,7 @@ def test_the_record_tells_apart_what_test_modules_use() -> None:
 
 
 def test_a_changed_bed_touches_who_imports_or_starts_it_and_who_asks_for_its_fixture() -> None:
-    """No line of a bed is recorded."""
+    """The record has no lines of beds."""
     tests = {
         f"tests/{name}.py"
         for name in ("btrfs/test_holes", "web/test_hostile", "btrfs/test_replicate_turns", "backupd/test_cli_status")
@@ -86,7 +87,7 @@ def test_a_changed_bed_touches_who_imports_or_starts_it_and_who_asks_for_its_fix
 
 
 def test_a_push_of_several_commits_has_the_turns_of_all_as_far_as_there_is_time() -> None:
-    """Else a module that has its turn at a commit in between would wait for another ten, without a word."""
+    """Otherwise a module that has its turn at a commit in between would silently wait for another ten commits."""
     assert turns_wanted(40, 1, {"README.rst", "tests/web/conftest.py"}) == (0, 9)  # all tests depend on it: at least two turns
     assert turns_wanted(12, 4, ()) == (2, 1, 0, 9)
     assert sorted(turns_wanted(12, 400, ())) == list(range(TURNS))
@@ -97,7 +98,7 @@ def test_a_push_of_several_commits_has_the_turns_of_all_as_far_as_there_is_time(
 
 
 def test_what_was_recorded_again_replaces_its_record_and_no_other_and_keeps_its_turn() -> None:
-    """If each record dealt the turns again, a module could miss its own for as long as tests are added."""
+    """If each record changed the turns, a module could miss its turn for as long as tests are added."""
     old = {f"tests/test_{name}.py": Record(1.0, frozenset({"web/app.py"}), 7) for name in "abcd"}
     new = {
         "tests/test_b.py": Record(2.0, frozenset({"web/gate.py"})),
@@ -114,7 +115,7 @@ def test_what_was_recorded_again_replaces_its_record_and_no_other_and_keeps_its_
 
 
 def test_a_recording_is_read_from_what_coverage_and_pytest_wrote(tmp_path: Path) -> None:
-    """A real recording of a real package: one context calls a function, the other one only imports the module."""
+    """A real recording of a real package: one context calls a function, the other only imports the module."""
     (tmp_path / "product").mkdir()
     (tmp_path / "product" / "called.py").write_text("def f():\n    return 1\n")
     (tmp_path / "product" / "imported.py").write_text("X = 1\n\ndef g():\n    return 2\n")
@@ -160,7 +161,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def committed(folder: Path, moment: str, *words: str) -> str:
-    """The hash of a commit of that moment; `words`: what git does instead of committing nothing."""
+    """Makes a commit at that moment and returns its hash; `words`: the git command, in place of an empty commit."""
     dates = {"GIT_COMMITTER_DATE": moment, "GIT_AUTHOR_DATE": moment}
     work("git", *(words or ("commit", "--quiet", "--allow-empty", "-m", moment)), cwd=folder, env=IDENTITY | dates)
     return work("git", "rev-parse", "HEAD", cwd=folder).stdout.strip()
@@ -169,7 +170,7 @@ def committed(folder: Path, moment: str, *words: str) -> str:
 def test_a_changed_module_that_no_record_has_is_named_and_asks_for_a_second_turn(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A new module, or one that only declares: otherwise CI would pass without any test chosen for it, and not report that."""
+    """A new module, or one with declarations only: otherwise CI would pass without a test for it, and not report that."""
     changed = ["btrkeep/new.py", "web/app.py", "docs/conf.py", "tests/web/test_new.py", "README.rst", "backupd/used.py"]
     assert without_users({"tests/test_a.py": Record(1, frozenset({"backupd/used.py"}), 0)}, changed) == ["btrkeep/new.py"]
     committed(checkout, "2026-03-01T10:00:00Z")
@@ -200,7 +201,7 @@ def test_with_a_damaged_record_ci_reports_it_and_runs_some_tests_all_the_same(
 
 
 def test_a_change_begins_at_the_newest_commit_that_is_a_day_older_and_a_merged_branch_is_one(checkout: Path) -> None:
-    """By the newest of all commits the change would be what the branch had not, and a merge would skip turns."""
+    """If the newest of all commits counted, only the branch's missing commits would be the change, and a merge would skip turns."""
     moments = ("2026-03-01T10:00:00Z", "2026-03-02T10:00:00Z", "2026-03-03T09:00:00Z", "2026-03-03T10:00:00Z")
     commits = [committed(checkout, moment) for moment in moments]
     assert default_base() == commits[1]

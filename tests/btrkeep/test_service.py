@@ -11,7 +11,7 @@ from tests.beds.notified import Said, notified
 
 @pytest.fixture(params=["/path", "@abstract"])
 def sent(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Said]:
-    """Returns the messages since the last call."""
+    """Yields a function that returns the messages since its last call."""
     name = str(tmp_path / "notify") if request.param == "/path" else f"@btrkeep-{tmp_path.name}-{id(tmp_path)}"
     monkeypatch.setenv("NOTIFY_SOCKET", name)
     with notified(name) as output:

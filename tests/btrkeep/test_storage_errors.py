@@ -1,4 +1,4 @@
-"""Errors of the kernel and the disks below a pool: each is reported or tolerated as its caller expects, none counts as success.
+"""Errors of the kernel and the disks below a pool: each is reported or tolerated as its caller expects, and none counts as success.
 
 The kernel's calls are replaced by ones that fail as its source and the man pages have it; files and filesystems are real.
 """
@@ -46,7 +46,7 @@ def failing(number: int) -> Callable[..., int]:
 
 
 class Disks:
-    """Filesystems whose syncs fail with these errors, one after the other; 0: it succeeds."""
+    """Filesystems whose syncs fail with these errors in turn; 0: the sync succeeds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *errors: int) -> None:
         self.errors, self.syncs, self.last = list(errors), 0, 0
@@ -60,7 +60,7 @@ class Disks:
 
 
 def test_lost_data_is_reported_at_each_later_sync_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel reports it once. The second sync must not make a backup complete whose data the first one lost."""
+    """The kernel reports the loss once. The second sync must not make a backup complete whose data was lost before the first."""
     disks = Disks(monkeypatch, errno.EIO, 0)
     fd = os.open(tmp_path, os.O_RDONLY)
     disk = Syncfs(fd)
@@ -109,7 +109,7 @@ def test_of_several_filesystems_all_are_synced_and_the_one_that_lost_data_is_nam
 
 @pytest.fixture
 def reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pool's folder with both reserves, on any filesystem; `commits` has the size of the one for data at each commit."""
+    """Makes a pool's folder with both reserves on any filesystem; `commits` has the size of the reserve for data at each commit."""
     (tmp_path / ".btrkeep").mkdir()
     (tmp_path / ".btrkeep" / "reserve").write_bytes(bytes(4096))
     (tmp_path / ".btrkeep" / "reserve-metadata").touch()
@@ -123,7 +123,7 @@ def reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Writing:
-    """Fails with these errors, one after the other, then succeeds."""
+    """Fails with these errors in turn, then succeeds."""
 
     def __init__(self, *errors: int) -> None:
         self.errors, self.calls = list(errors), 0
@@ -137,7 +137,7 @@ class Writing:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_notes_for_which_a_full_pool_has_no_room_take_the_reserve(reserved: Path, number: int) -> None:
-    """Without notes nothing may be deleted, so a full pool would stay full."""
+    """Without notes btrkeep may delete nothing, so a full pool would stay full."""
     write = Writing(number)
     with_reserve(reserved, write)
     assert write.calls == 2
@@ -196,7 +196,7 @@ def test_a_deletion_on_a_full_pool_is_tried_again_after_a_commit_and_any_other_e
 
 
 def answering(result: int = 0, *, expected: int = 1, completed: int = 1) -> Callable[..., int]:
-    """BTRFS_IOC_BALANCE_V2 as the kernel answers it."""
+    """Answers BTRFS_IOC_BALANCE_V2 as the kernel does."""
 
     def answer(_fd: int, _request: int, arguments: bytearray) -> int:
         struct.pack_into("=QQQ", arguments, 16 + 3 * 136, expected, expected, completed)
@@ -217,7 +217,7 @@ def answering(result: int = 0, *, expected: int = 1, completed: int = 1) -> Call
 def test_a_block_group_that_was_not_moved_is_an_error(
     monkeypatch: pytest.MonkeyPatch, answer: Callable[..., int], number: int
 ) -> None:
-    """A success would be counted as freed space, and the balancer would run for ever."""
+    """Otherwise success would count as freed space, and the balancer would run for ever."""
     monkeypatch.setattr(balance_ioctl, "ioctl", answer)
     with pytest.raises(OSError) as refused:
         balance_block_group(3, 1 << 30, 1)
@@ -232,7 +232,7 @@ def test_a_block_group_that_exists_no_longer_was_not_moved_and_is_no_error(monke
 
 
 class Balancing:
-    """The kernel with a balance of the block group at `address`; `cancelled`: number of requests to cancel."""
+    """A kernel that balances the block group at `address`; `cancelled`: number of requests to cancel."""
 
     def __init__(self, address: int, *, ends_meanwhile: bool = False) -> None:
         self.address, self.ends_meanwhile, self.cancelled = address, ends_meanwhile, 0
@@ -250,7 +250,7 @@ class Balancing:
 
 
 def test_only_our_own_balance_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one of an administrator may have run for days."""
+    """An administrator's balance may have run for days."""
     kernel = Balancing(1 << 30)
     monkeypatch.setattr(balance_ioctl, "ioctl", kernel)
     assert not cancel_balance(3, 2 << 30)
@@ -272,7 +272,7 @@ def test_a_balance_that_ends_while_it_is_cancelled_is_no_error(monkeypatch: pyte
 
 
 def test_what_an_old_kernel_does_not_report_is_unknown_and_not_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of missing devices `()` would be all present. Of exclusive operations the start of a balance reports one."""
+    """`()` as the missing devices would mean that all are present. Exclusive operations are reported at the start of a balance."""
     monkeypatch.setattr(balance_ioctl, "SYSFS", tmp_path)
     monkeypatch.setattr(balance_ioctl, "filesystem_uuid", lambda _path: "u")
     assert missing_devices(tmp_path) is None
@@ -308,7 +308,7 @@ def mount(**fields: Any) -> Mount:
 
 
 def all_mounted(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
-    """Gives every mount of this machine these properties, as the product reads them from the kernel."""
+    """Simulates these properties of every mount of this machine, in place of those that the product reads from the kernel."""
     monkeypatch.setattr(mounts, "mounts", lambda: [replace(each, **fields) for each in real_mounts()])
 
 
@@ -344,7 +344,7 @@ def test_only_options_of_a_btrfs_are_switched(tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_is_mounted_for_a_unit_alone_is_not_taken_for_the_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A unit with ProtectHome= sees an empty folder where the machine has one full of data: it must not be backed up as empty."""
+    """A unit with ProtectHome= sees an empty folder where the machine has a full one: btrkeep must not back it up as empty."""
     own = mount(device="0:99", root="/", target=tmp_path)
     monkeypatch.setattr(mounts, "mount_of", lambda _path: own)
     machine: list[Mount] = []
@@ -381,7 +381,7 @@ def test_the_record_of_temporary_devices_comes_back_as_it_was_written(tmp_path: 
     "text", ["", "{", "[]", "{}", '{"format": 2}', '{"format": 1, "devices": [{}]}', '{"format": 1, "devices": []}']
 )
 def test_a_record_that_cannot_be_understood_is_reported_and_not_taken_for_none(tmp_path: Path, text: str) -> None:
-    """A pool with a file in memory as one of its devices is lost with the next restart."""
+    """A pool that uses a file in memory as a device is lost with the next restart."""
     path = tmp_path / "temporary-devices.json"
     path.write_text(text)
     with pytest.raises(OperatorError, match="is invalid") as refused:

@@ -1,4 +1,4 @@
-"""How many bytes a stream from another server may have."""
+"""The limit of bytes of a stream from another server."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What changes after a step of the kernel's clock is dated later than what changed before it."""
+"""Changes after a tick of the kernel's clock are dated later than changes before it."""
 
 import os
 import time
@@ -29,7 +29,7 @@ def test_a_kernel_with_finer_times_need_not_be_waited_for(tmp_path: Path) -> Non
 
 
 def _waited() -> float:
-    """A wait that begins right after a tick takes a whole one."""
+    """Returns how long a wait takes that begins right after a tick: a whole tick."""
     wait_for_tick(moment())
     begun = time.perf_counter()
     wait_for_tick(moment())
@@ -37,8 +37,8 @@ def _waited() -> float:
 
 
 def _pairs(folder: Path) -> list[tuple[int, int]]:
-    """When two files were changed, of which the second was after the wait. No time is asked for before all are there, which would
-    make that file's next change a finer one; but every third first one's is.
+    """Returns the times of changes of two files; the second file was changed after the wait. No time is read before all files
+    exist, because reading gives a file's next change a finer time; only every third first file is read.
     """
     names = [(folder / f"first{number}", folder / f"second{number}") for number in range(ROUNDS)]
     for number, (first, second) in enumerate(names):
@@ -52,7 +52,7 @@ def _pairs(folder: Path) -> list[tuple[int, int]]:
 
 
 def _write(path: Path) -> None:
-    """Python's own files ask for the time when they are opened."""
+    """Writes without Python's file objects, which read the time when they are opened."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     os.write(fd, b"content")
     os.close(fd)

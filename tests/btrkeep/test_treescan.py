@@ -1,4 +1,4 @@
-"""The bulk reader of trees, against what find(1) sees."""
+"""The bulk reader of trees, compared with find(1)."""
 
 import os
 from collections import Counter
@@ -34,7 +34,7 @@ def scanned(path: Path, buffer_size: int = BUFFER_SIZE) -> list[LinkedInode]:
 
 
 def names_by_find(path: Path) -> Counter[tuple[int, int, bytes]]:
-    """(inode, links, path) of every name of a linked file, says find."""
+    """Returns (inode, links, path) of every name of a linked file, according to find."""
     done = work("find", path, "-links", "+1", "!", "-type", "d", "-printf", "%i %n %P\\0")
     rows = (row.split(b" ", 2) for row in os.fsencode(done.stdout).split(b"\0")[:-1])
     return Counter((int(ino), int(links), name) for ino, links, name in rows)
@@ -86,7 +86,7 @@ def test_names_with_newlines_and_bytes_that_are_no_utf8_come_as_they_are(shared_
 
 
 def test_an_inode_with_thousands_of_names_in_one_folder_has_them_all(shared_btrfs: Path) -> None:
-    """More than fit into one INODE_REF: the others are INODE_EXTREF items."""
+    """One INODE_REF cannot hold all the names: the rest are INODE_EXTREF items."""
     (shared_btrfs / "one").touch()
     (shared_btrfs / "other").mkdir()
     for number in range(3000):
@@ -111,7 +111,9 @@ def test_a_folder_deeper_than_a_path_can_be_long_has_its_path(shared_btrfs: Path
 
 
 def test_a_file_whose_content_looks_like_items_of_the_tree_changes_nothing(shared_btrfs: Path) -> None:
-    """Inline data is in the tree. Here it holds headers and INODE_ITEMs with many links: of numbers far away, and of real ones."""
+    """Inline data is in the tree. Here it contains headers and INODE_ITEMs with many links: of distant numbers, and of
+    real ones.
+    """
     fill(shared_btrfs, folders=3)
     expected = names_by_find(shared_btrfs)
     for number, objectid in enumerate([257, 300, 2**40, 2**64 - 300]):
@@ -152,7 +154,7 @@ def test_since_a_generation_what_was_linked_later_is_found_and_most_of_the_rest_
 
 
 def test_names_of_an_inode_that_is_passed_over_are_not_taken_for_another_s(shared_btrfs: Path) -> None:
-    """Between two new leaves old ones are missing, so the name that comes next may be of any inode."""
+    """Between two new leaves, old leaves are missing, so the next name may belong to any inode."""
     for number in range(6000):  # names and inline data of many lengths, so that leaves are split anywhere
         (shared_btrfs / f"{number:05}{'n' * (number * 37 % 150)}").touch()
     for number, path in enumerate(sorted(shared_btrfs.iterdir())):
@@ -186,7 +188,7 @@ def test_a_folder_that_is_not_there_is_said(shared_btrfs: Path) -> None:
 
 
 def created(path: Path) -> int:
-    """The generation in which a subvolume was made, according to btrfs."""
+    """Returns the generation in which a subvolume was made, according to btrfs."""
     output = work("btrfs", "subvolume", "show", path).stdout
     return int(next(line.split(":")[1] for line in output.splitlines() if line.strip().startswith("Gen at creation")))
 

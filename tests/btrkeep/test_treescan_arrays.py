@@ -1,4 +1,4 @@
-"""From the bytes of a search to arrays, against loops that go item by item and bit by bit.
+"""From the bytes of a search to arrays, compared with loops over single items and bits.
 
 The kernel is played by a list of items: what TREE_SEARCH_V2 answers is written down here a second time, with struct.
 """
@@ -33,7 +33,7 @@ Item = tuple[tuple[int, int, int], bytes]
 
 
 class Kernel:
-    """Trees of items ((objectid, type, offset), payload), searched as btrfs_ioctl_tree_search_v2 does (fs/btrfs/ioctl.c)."""
+    """Trees of items ((objectid, type, offset), payload), searched as btrfs_ioctl_tree_search_v2 (fs/btrfs/ioctl.c) searches."""
 
     def __init__(self, **trees: list[Item]) -> None:
         self.trees = {int(name.removeprefix("tree")): sorted(items) for name, items in trees.items()}
@@ -60,13 +60,13 @@ class Kernel:
 
 
 def answering(**fields: int) -> Callable[[int], SimpleNamespace]:
-    """Answers for ioctl.fs_info and ioctl.get_features."""
+    """Answers ioctl.fs_info and ioctl.get_features."""
     return lambda _: SimpleNamespace(**fields)
 
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Kernel], Kernel]:
-    """`play(kernel)`: that one answers from now on."""
+    """`play(kernel)` replaces the kernel from now on."""
     monkeypatch.setattr(ioctl, "fs_info", answering(sectorsize=SECTOR, nodesize=16384))
     monkeypatch.setattr(ioctl, "get_features", answering(compat_ro_flags=0))
 
@@ -89,7 +89,7 @@ def rows_of(*columns: Any) -> list[tuple[int, ...]]:
 
 
 def runs(bits: list[int], vaddr: int, sector: int) -> list[tuple[int, int]]:
-    """Bit by bit: where runs of ones begin, and how long they are."""
+    """Returns where runs of ones begin and how long they are, found bit by bit."""
     numbers: list[tuple[int, int]] = []
     before = 0
     for number, bit in enumerate(bits):
@@ -103,7 +103,7 @@ def runs(bits: list[int], vaddr: int, sector: int) -> list[tuple[int, int]]:
 
 @st.composite
 def bitmap_bits(draw: st.DrawFn, most: int = 2048) -> list[int]:
-    """Runs of zeros and ones in turn: single bits, whole words, all of it."""
+    """Draws runs of zeros and ones in turn: single bits, whole words, or the whole bitmap."""
     lengths = draw(st.lists(st.sampled_from([1, 2, 3, 7, 8, 9, 63, 64, 65, 127, 128, 500, 2048]), min_size=1, max_size=60))
     bit, bits = draw(st.integers(0, 1)), list[int]()
     for length in lengths:
@@ -194,7 +194,7 @@ def test_a_search_goes_on_behind_any_key(keys: list[tuple[int, int, int]], room:
 
 @st.composite
 def block_groups_with_free_space(draw: st.DrawFn) -> tuple[list[Item], list[tuple[int, int]], list[tuple[int, int]]]:
-    """Items of the free space tree; its free extents and block groups as they should be found."""
+    """Returns items of the free space tree, and the expected free extents and block groups."""
     items: list[Item] = []
     expected: list[tuple[int, int]] = []
     groups: list[tuple[int, int]] = []
@@ -240,7 +240,7 @@ def test_the_free_space_tree_is_read_as_it_was_written(
 
 
 def with_seen_paths(patch: pytest.MonkeyPatch) -> list[str]:
-    """Which way each buffer was read."""
+    """Returns a list that records by which path of the code each buffer is read."""
     seen: list[str] = []
     aligned, unaligned = free_space_module._aligned, free_space_module._unaligned
 
@@ -260,7 +260,7 @@ def with_seen_paths(patch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_bitmap_whose_bits_look_like_headers_is_a_bitmap(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As four words of a header with its place, length and kind; at every place of the bitmap, and as its last words."""
+    """The bits equal four words of a header with its place, length and kind, at every place of the bitmap and as its last words."""
     seen = with_seen_paths(monkeypatch)
     for kind, size in ((INFO, 8), (EXTENT, 0), (BITMAP, 256)):
         for place in range(29):
@@ -304,7 +304,7 @@ def test_common_trees_take_the_fast_way_and_one_odd_bitmap_the_other(play: Any, 
 
 @pytest.mark.parametrize("room", [32, 64, 4096])
 def test_no_byte_is_free_twice_when_the_tree_changes_under_the_scan(play: Any, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    """A piece is taken from the begin of an extent that was just read; then the whole block group becomes bitmaps."""
+    """A piece is taken from the begin of an extent that was just read; then the whole block group changes to bitmaps."""
     before = [((number * 16 * SECTOR, EXTENT, 8 * SECTOR), b"") for number in range(20)]
     kernel = play(Kernel(tree10=before))
     numbers: list[tuple[int, int]] = []
@@ -463,7 +463,9 @@ def extent_rows(batch: Extents) -> list[tuple[int, ...]]:
     st.sampled_from([200, 1000, 2**18]),
 )
 def test_gaps_are_what_no_extent_covers(places: list[tuple[int, int]], edges: set[int], room: int) -> None:
-    """Sector by sector: those of the block groups that are in no extent, without joining what two block groups have."""
+    """Compared sector by sector: the gaps of a block group are its parts without an extent, and gaps of two block groups are not
+    joined.
+    """
     groups, at = [], 1
     for apart, size in places:
         groups.append((at + apart, size))

@@ -1,4 +1,4 @@
-"""Configurations that others may write to: the step that is named, and what the printed command changes."""
+"""Configurations that others may write to: the part of the path that is named, and the effect of the printed command."""
 
 import os
 import pwd
@@ -21,7 +21,7 @@ pytestmark = needs_root
 
 @pytest.fixture
 def main() -> Iterator[Path]:
-    """A configuration of root's, which a symlink on the way leads to, with a file in its folder."""
+    """Makes a configuration of root, with a file in its folder; a symlink leads to it."""
     top = Path(tempfile.mkdtemp(prefix="config-", dir=session.folder()))
     folder = top / "real" / "main.d"
     folder.mkdir(parents=True)
@@ -65,7 +65,7 @@ def has_acls() -> bool:
 
 
 def test_a_home_folder_is_not_given_to_root(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Typed, that command would have locked out the user whose home folder has the configuration."""
+    """That command would have locked out the user whose home folder has the configuration."""
     home = main.parent.resolve()
     os.chown(home, OTHER, -1)
     monkeypatch.setattr(pwd, "getpwuid", lambda _uid: SimpleNamespace(pw_name="ada", pw_dir=str(home)))
@@ -77,7 +77,7 @@ def test_a_home_folder_is_not_given_to_root(main: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("is_open", [True, False])
 def test_what_a_server_owns_is_moved_and_not_changed(main: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool) -> None:
-    """NFS with root_squash refuses the chown, CIFS ignores the chmod: the printed command would be no way out."""
+    """NFS with root_squash refuses the chown, and CIFS ignores the chmod, so the printed command would not help."""
     step = UntrustedStep(main.parent, "belongs to the user nobody", is_open)
     assert remedy(step, MOVE_STATE).startswith(("chmod ", "chown "))
     monkeypatch.setattr(trusted_path, "is_remote", lambda place: place == main.parent)

@@ -41,7 +41,7 @@ from tests.beds import work
 
 
 def lines(*argv: str, given: list[str]) -> list[str]:
-    """A program's results for the given lines, one for each."""
+    """Returns a program's results for the given lines, one for each."""
     return work(*argv, input="\n".join(given) + "\n").stdout.splitlines()
 
 
@@ -52,7 +52,7 @@ DECIMAL = ["16MB", "1KB", "2.5GB", "3TB", "1PB"]
 
 
 def test_sizes_mean_what_coreutils_take_them_for() -> None:
-    """numfmt: K and KiB are 1024 (IEC), KB is 1000 (SI)."""
+    """As numfmt has it: K and KiB are 1024 (IEC), KB is 1000 (SI)."""
     iec = lines("numfmt", "--from=iec", given=[text.removesuffix("iB") for text in SIZES])
     assert [parse_size(text) for text in SIZES] == list(map(int, iec))
     si = lines("numfmt", "--from=si", given=[text.removesuffix("B") for text in DECIMAL])

@@ -1,4 +1,4 @@
-"""The verification state of a backup, hosts that were not checked for long, and the rows in the catalogue."""
+"""The verification state of a backup, hosts that were not checked for a long time, and the rows in the catalogue."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -239,7 +239,7 @@ CASES = st.lists(
 
 
 def truth(case: Case, scrub: FinishedScrub | None) -> str:
-    """The sentences of docs/verification.rst, the strongest first."""
+    """Returns the sentences of docs/verification.rst, the strongest first."""
     came = case.finished is not None and case.subvolume_id == 300
     scrubbed = came and scrub is not None and scrub.is_whole and scrub.finished < NOW and case.finished < scrub.begun  # type: ignore[operator]
     at, read, whole = case.read if case.read and case.read[0] < NOW else (None, 0, None)
@@ -300,7 +300,7 @@ def test_the_catalogue_counts_states_as_they_are_decided_one_by_one(
 
 
 def test_a_failed_backup_with_nothing_in_it_puts_off_no_look(tmp_path: Path) -> None:
-    """Each night it fails, and what there is of it is read at once: the older backups are not, for that."""
+    """Each night a backup fails, and its few files are read at once; they do not count as reading the older backups."""
     with Catalogue.open(tmp_path) as catalogue:
         catalogue.put_backup(replace(BACKUP, outcome="complete", subvolume_id=300, finished=NOW - 90 * DAY))
         catalogue.put_backup(replace(BACKUP, name="n2", state="failed", outcome="failed", files=0, subvolume_id=301))

@@ -1,4 +1,4 @@
-"""The version names the commit: in a checkout as git has it, and where one was installed as install.sh has recorded it."""
+"""The version names the commit: in a checkout the commit of git, in an installation the commit that install.sh recorded."""
 
 import shutil
 import sys

@@ -56,7 +56,7 @@ print(json.dumps(told))
 
 
 def why_not() -> str:
-    """Why this checkout cannot be used in such a machine, or ""."""
+    """Returns why this checkout cannot be used in such a machine, or ""."""
     hidden = [path for path in (str(TOP), sys.prefix, sys.base_prefix) if Path(path).is_relative_to("/srv")]
     return f"{hidden[0]} would be hidden there" if hidden else ""
 

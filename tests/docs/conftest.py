@@ -1,4 +1,4 @@
-"""The pages, built once for all workers: each time takes as long as twenty tests."""
+"""The pages, built once for all workers, because a build takes as long as twenty tests."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Page]:
-    """`page("json")` is that page."""
+    """`page("json")` returns that page."""
     folder = _built("xml", tmp_path_factory)
     return lambda name: Page.read(folder / f"{name}.xml")
 

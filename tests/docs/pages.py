@@ -55,12 +55,12 @@ class Page:
         return Page(f"{self.name}: {title}", elements[0])
 
     def table(self, number: int = 0) -> list[list[str]]:
-        """The rows of a table, without its head."""
+        """Returns the rows of a table, without its head."""
         body = list(self.root.iter("tbody"))[number]
         return [[text_of(entry) for entry in row.iter("entry")] for row in body.iter("row")]
 
     def blocks(self, language: str = "") -> list[str]:
-        """The blocks of code in that language, of all languages without one."""
+        """Returns the blocks of code in that language, or in all languages."""
         elements = (block for block in self.root.iter("literal_block") if language in ("", block.get("language")))
         return ["".join(block.itertext()) for block in elements]
 
@@ -72,11 +72,11 @@ class Page:
         return (tomllib.loads(block) for block in self.blocks("toml"))
 
     def literals(self) -> list[str]:
-        """The texts between double backticks."""
+        """Returns the texts between double backticks."""
         return [text_of(literal) for literal in self.root.iter("literal")]
 
     def commands(self) -> list[str]:
-        """Calls of backupd, in the text and in blocks: their words after the name."""
+        """Returns the calls of backupd in the text and in blocks, as the words after the name."""
         lines = [*self.literals(), *(line for block in self.blocks() for line in block.splitlines())]
         matches = (
             re.fullmatch(r"(?:.* |.*/)?backupd((?: +[^|>#]*)?)(?:[|>#].*)?", line) for line in lines if not line.startswith("ln ")

@@ -1,4 +1,4 @@
-"""The commands of "Databases" are typed, with real databases: a dump is in the backup, and becomes a database again."""
+"""The commands of "Databases" are executed with real databases: a dump is in the backup, and becomes a database again."""
 
 import shlex
 import tempfile
@@ -37,7 +37,7 @@ def write_script(text: str) -> str:
 
 
 def prepared(page: Page) -> dict[str, str]:
-    """A server with a host db1, which is this machine, and the page's two keys for it."""
+    """A server with a host db1, which is this machine, and both of the page's keys for db1."""
     section = page.section("The dump as part of the backup")
     prepare, make_key, _ = section.blocks("sh")
     options = section.block("none").partition(" ssh-ed25519 ")[0]

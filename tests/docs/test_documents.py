@@ -28,7 +28,7 @@ def modules() -> list[tuple[Path, ast.Module]]:
 
 
 def hidden(tree: ast.Module) -> Iterator[int]:
-    """Texts that are never shown: docstrings, except those of commands, which are their help."""
+    """Yields the ids of texts that are never shown: docstrings, except those of commands, which are their help."""
     for node in ast.walk(tree):
         body = node.body if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) else []
         decorated = isinstance(node, ast.FunctionDef) and any(
@@ -41,7 +41,7 @@ def hidden(tree: ast.Module) -> Iterator[int]:
 
 @cache
 def texts() -> list[tuple[Path, str]]:
-    """What programs may show: their strings, and all other files that are installed."""
+    """Returns texts that programs may show: their strings, and all other files that are installed."""
     result = []
     for path, tree in modules():
         unseen = set(hidden(tree))

@@ -1,4 +1,4 @@
-"""The commands of "Getting started" are typed exactly, on a separate machine with a btrfs at /srv and a host web1.
+"""The commands of "Getting started" are executed exactly, on a separate machine with a btrfs at /srv and a host web1.
 
 A new user types these lines first: one that fails is the end of the trial.
 """
@@ -26,7 +26,7 @@ def configure(block: str) -> str:
 
 
 def authorize(line: str) -> str:
-    """The command that adds the page's line to the host's authorized_keys, with the key of the page instead of its dots."""
+    """Returns the command that adds the page's line to the host's authorized_keys, with the page's key in place of its dots."""
     options = line.partition(" ssh-ed25519 ")[0]
     return f'printf "%s " {shlex.quote(options)} >$PLACE/authorized_keys; cat /etc/btrkeep/id_ed25519.pub >>$PLACE/authorized_keys'
 

@@ -1,4 +1,4 @@
-"""The commands of "When a host is gone" are typed on a separate machine: its folder /mnt is the new machine's disk.
+"""The commands of "When a host is gone" are executed on a separate machine: its folder /mnt is the new machine's disk.
 
 Not typed are the partitioning, the boot loader and the restart. All else is, to the letter.
 
@@ -35,7 +35,7 @@ NOT_TYPED = {"parted", "mkfs.ext4", "mount /dev/vda2 /mnt", "chroot", "reboot"}
 
 
 def prepared() -> dict[str, str]:
-    """A server with a backup of web1, whose key only reads; then web1 loses all."""
+    """A server with a backup of web1, whose key only reads; then web1 loses everything."""
     return {
         "init": "backupd init /srv/backup",
         "configure": f"printf '%s' {shlex.quote(CONFIGURATION)} >/etc/btrkeep/main.toml; echo 1234 >/etc/machine-id; "
@@ -53,7 +53,7 @@ def authorized(options: str) -> str:
 
 
 def typed(block: str) -> str:
-    """The lines of a block but those that only a real disk can have."""
+    """Returns the lines of a block, except those that only a real disk can execute."""
     return "\n".join(line for line in block.splitlines() if not any(word in line for word in NOT_TYPED))
 
 

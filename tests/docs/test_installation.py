@@ -1,4 +1,4 @@
-"""The commands of "Installation": those of btrkeep on a separate machine, the others compared with install.sh.
+"""The commands of "Installation": those of btrkeep are executed on a separate machine, the others compared with install.sh.
 
 A line that does not work stops a new user before the first backup.
 """

@@ -31,7 +31,9 @@ _NAME = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z")
 
 
 def shape(value: Any) -> Any:
-    """Keys and kinds of a JSON value; a list's items come together, null fits everything, a backup's name as a key is any."""
+    """Returns the keys and kinds of a JSON value. A list's items are merged, null matches everything, and a backup's name as a key
+    matches any name.
+    """
     if isinstance(value, dict):
         return {("NAME" if _NAME.fullmatch(key) else key): shape(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -69,7 +71,7 @@ def test_shapes_that_differ_are_told_apart() -> None:
 
 @pytest.fixture
 def answers(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, Any]:
-    """The output of each command about a host that lost much, and then is slow."""
+    """Returns the output of each command about a host that lost many files, and then is slow."""
     nights = Nights(shared_btrfs)
     www = nights.source / "www"
     www.mkdir()
@@ -115,7 +117,7 @@ def answers(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str
 
 
 def about_coming(nights: Nights) -> dict[str, Any]:
-    """What those commands say that a pool and its hosts begin with. The host that comes goes again."""
+    """Returns the output of the commands with which a pool and its hosts begin. The added host is removed again."""
     words = ("--address", "root@127.0.0.1", "--port", "9", "--path", "/etc")
     key, known_hosts = nights.top / "key", nights.top / "known_hosts"
     work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
@@ -131,7 +133,7 @@ def about_coming(nights: Nights) -> dict[str, Any]:
 
 
 def about_offsite(nights: Nights) -> dict[str, Any]:
-    """Of a repository in a folder, to which nothing goes: the one backup is suspect."""
+    """Returns the output about a repository in a folder, to which nothing is sent: the one backup is suspect."""
     password = nights.state.parent / "password"
     password.write_text("secret")
     password.chmod(0o600)
@@ -143,7 +145,7 @@ def about_offsite(nights: Nights) -> dict[str, Any]:
 
 
 def about_keeping(nights: Nights) -> dict[str, Any]:
-    """The output of the commands that hold backups and give them up; web1 is renamed and is no longer configured."""
+    """Returns the output of the commands that hold backups or remove holds; web1 is renamed and is no longer configured."""
     first, second = nights.names("web1")
     answer = {"hold": nights.json("hold", "web1", first, "--until", "2099-01-01", "--why", "before the migration")}
     answer["release"] = nights.json("release", "web1", first)

@@ -1,4 +1,4 @@
-"""The manual page names every command, every option and every exit status, as man itself shows them.
+"""The manual page names every command, every option and every exit status, as the program man shows it.
 
 An option that the page does not have is one that its reader does not find.
 """

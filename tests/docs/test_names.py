@@ -1,4 +1,4 @@
-"""Every command, option, key and variable that the pages name exists; the truth of foreign ones are ssh and rsync.
+"""Every command, option, key and variable that the pages name exists; names of other programs are compared with ssh and rsync.
 
 Otherwise a reader who types a command of a page gets "no such option".
 """
@@ -20,7 +20,7 @@ Read = Callable[[str], Page]
 
 
 def options_of(command: click.Command) -> set[str]:
-    """The options of a command, those of its own commands included."""
+    """Returns the options of a command and of its subcommands."""
     own = {name for param in command.params for name in (*param.opts, *param.secondary_opts) if name.startswith("-")} | {"--help"}
     below = command.commands.values() if isinstance(command, click.Group) and command is not group else ()
     return own.union(*map(options_of, below))
@@ -34,7 +34,7 @@ def command_of(name: str) -> click.Command:
 
 
 def faults(call: str) -> list[str]:
-    """The mistake in the arguments of `backupd`: a missing option or command."""
+    """Returns the mistake in the arguments of `backupd`: a missing option or command."""
     words, recorded = call.split(), options_of(group)
     while words and words[0].startswith("-"):
         if words[0] not in recorded:
@@ -79,7 +79,7 @@ KEYS = {*(key.name for key in TABLE), *SOURCE_KEYS}
 
 @cache
 def is_ssh_option(literal: str) -> bool:
-    """Whether ssh or sshd knows it: ControlMaster=no, MaxStartups."""
+    """Tells whether ssh or sshd knows the option, such as ControlMaster=no or MaxStartups."""
     name, _, value = literal.partition("=")
     if work("ssh", "-G", "-F", "none", "-o", f"{name}={value or 1}", "x", check=False).returncode == 0:
         return True
@@ -92,7 +92,7 @@ def rsync_help() -> str:
 
 
 def is_option(literal: str) -> bool:
-    """Whether one of our commands has it, or rsync names it in its help."""
+    """Tells whether one of our commands has the option, or rsync's help names it."""
     name = literal.partition(" ")[0].partition("=")[0].replace("--no-human", "--human")
     ours = (name in options_of(command_of(command)) for command in COMMANDS)
     return any(ours) or name in FOREIGN or re.search(rf"{name}\b", rsync_help()) is not None
@@ -107,7 +107,7 @@ SHAPES: tuple[tuple[str, Callable[[str], bool]], ...] = (
 
 
 def unknown(literals: list[str]) -> list[str]:
-    """Those that look like an option, a setting or a variable that there is not."""
+    """Returns words that look like an option, a setting or a variable, but do not exist."""
     return [literal for literal in literals if any(re.fullmatch(shape, literal) and not check(literal) for shape, check in SHAPES)]
 
 

@@ -1,4 +1,4 @@
-"""The commands of docs/offsite.rst for an empty machine are typed: with the repository and its password, without btrkeep.
+"""The commands of docs/offsite.rst for an empty machine are executed with the repository and its password, without btrkeep.
 
 It is the last way back, without the server: a line that does not work then costs all backups.
 """
@@ -29,7 +29,7 @@ ADDRESS, PASSWORD_FILE, FOLDER, TARGET = (
 
 
 def typed(way: Page, places: dict[str, str]) -> str:
-    """The section's lines, with the places of this test in place of the page's."""
+    """Returns the section's lines, with the places of this test in place of the page's."""
     text = "\n".join(way.blocks())
     for shown, here in places.items():
         assert text.count(shown) == 1, shown

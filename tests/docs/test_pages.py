@@ -40,7 +40,7 @@ def test_the_pages_load_nothing_from_elsewhere_and_all_are_there(html: Path) -> 
 
 
 def test_no_row_of_a_table_of_csv_has_more_cells_than_its_head() -> None:
-    """A row that was wrapped as text into the next one is shown in one line of twice as many cells."""
+    """A row that was wrapped into the next line would show one row of twice as many cells."""
     wrong = []
     for path in DOCS.glob("*.rst"):
         for block in re.findall(r"^\.\. csv-table::.*\n((?: {3}.*\n|\n)+)", path.read_text(encoding="utf-8"), re.MULTILINE):
@@ -85,7 +85,7 @@ def test_the_states_are_all_told(page: Read) -> None:
 
 
 def all_commands() -> list[tuple[str, ...]]:
-    """The rsync commands of hosts that have everything set between them."""
+    """Returns the rsync commands of hosts that together have everything set."""
     ssh = SshSettings()
     remote = HostConfig(
         "a", address="root@a", port=22, rsync_path="sudo rsync", ssh_options=("A=b",), paths=("/srv",), one_file_system=True

@@ -1,4 +1,4 @@
-"""The commands of README.rst and of the tour, typed one after the other in a fresh folder, on a real pool.
+"""The commands of README.rst and of the tour, executed in turn in a fresh folder, on a real pool.
 
 A new user tries these first.
 """

@@ -21,7 +21,7 @@ Read = Callable[[str], Page]
 
 @pytest.fixture
 def options(page: Read) -> str:
-    """The text before the key in the page's line."""
+    """Returns the text before the key in the page's line."""
     line = page("restricted-keys").section("The line in authorized_keys").block("none")
     before, key, _ = line.partition(" ssh-ed25519 ")
     assert key
@@ -30,7 +30,7 @@ def options(page: Read) -> str:
 
 
 def here(options: str) -> str:
-    """The same for a server with our address."""
+    """Returns the same options for a server with our address."""
     assert options.count("192.0.2.10") == 1
     return options.replace("192.0.2.10", "127.0.0.1")
 
@@ -112,7 +112,7 @@ def test_below_another_folder_rrsync_takes_every_path_as_one_below_it(web1: Nigh
 
 
 def test_the_sudo_rule_allows_just_what_the_line_runs(page: Read) -> None:
-    """What sudo and rrsync made of both was tried by hand, on a Debian 12 with sudo 1.9.13: tests cannot make users here."""
+    """A person tried sudo and rrsync with both on a Debian 12 with sudo 1.9.13, because tests cannot make users here."""
     section = page("restricted-keys").section("With sudo instead of root")
     line, rules = section.blocks("none")[:2]
     command = re.search(r'command="sudo -n (rrsync .*?)"', line)

@@ -1,4 +1,4 @@
-"""The page about the root service has the verbs, arguments and kinds of failure that there are.
+"""The page about the root service has the existing verbs, arguments and kinds of failure.
 
 A program that asks the root service is written by this page.
 """

@@ -1,4 +1,4 @@
-"""What the page about btrkeep-source tells a host's administrator to write is what the program reads."""
+"""The program reads the settings that the page about btrkeep-source tells a host's administrator to write."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The page about btrkeep-source is typed exactly, on a separate machine with a btrfs at /srv: from its copy to a restored file.
+"""The page about btrkeep-source is followed exactly, on a separate machine with a btrfs at /srv: from its copy to a restored file.
 
 What a host's administrator types there as root has to work the first time.
 """
@@ -24,7 +24,7 @@ PROGRAM = shlex.quote(str(TOP / "backupd" / "source" / "btrkeep_source.py"))
 
 
 def prepared() -> dict[str, str]:
-    """A pool, and a host with the line that `setup` prints for it; and what install.sh puts on the backup server."""
+    """A pool, a host with the line that `setup` prints for it, and the files that install.sh puts on the backup server."""
     return {
         "own folders": "mount -t tmpfs tmpfs /run; mkdir -m 755 /run/sshd; cd $PLACE; mkdir -p local/up local/work; "
         "mount -t overlay overlay -o lowerdir=/usr/local,upperdir=$PLACE/local/up,workdir=$PLACE/local/work /usr/local; "

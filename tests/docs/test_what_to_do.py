@@ -1,4 +1,5 @@
-"""The page that an administrator searches for a message, which scripts/what_to_do.py makes: all kinds of alarms, and commands.
+"""The page in which an administrator searches for a message, made by scripts/what_to_do.py: it has all kinds of alarms and
+commands.
 
 It is read at an alarm: false advice there makes the damage larger.
 """

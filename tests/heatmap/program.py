@@ -23,7 +23,7 @@ Words = tuple[str, ...]
 
 
 def heatmap(*words: str | Path, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
-    """Runs `btrfs-heatmap WORDS` as a process of its own; `check` expects exit status 0."""
+    """Executes `btrfs-heatmap WORDS` as a separate process; `check` expects exit status 0."""
     return command("heatmap", *words, check=check, env=env)
 
 
@@ -60,7 +60,7 @@ for words in json.loads(sys.argv[1]):
 
 
 def peer(wishes: Sequence[Words], folder: Path, python: str = DEBIANS_PYTHON) -> list[Drew]:
-    """What the peer draws of each of these wishes, the words without -o."""
+    """Returns the peer's picture for each of these lists of arguments, without -o."""
     folder.mkdir()
     commands = [["btrfs-heatmap", *words, "-o", str(folder / f"{number}.png")] for number, words in enumerate(wishes)]
     lines = work(python, "-c", _DRIVER, json.dumps(commands)).stdout.splitlines()
@@ -73,7 +73,7 @@ def peer(wishes: Sequence[Words], folder: Path, python: str = DEBIANS_PYTHON) ->
 
 
 def ours(words: Words, path: Path) -> Drew:
-    """The same with btrkeep's program, in this process."""
+    """Returns the same with btrkeep's program, in this process."""
     output = StringIO()
     with redirect_stdout(output):
         group.main([*words, "-o", str(path)], prog_name="btrfs-heatmap", standalone_mode=False)

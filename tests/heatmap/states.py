@@ -43,11 +43,11 @@ class Pool:
         return sum(size // self.chunk - 1 for size in self.sizes)
 
     def grow(self, size: int) -> None:
-        """Another device."""
+        """Adds another device."""
         self.sizes.append(size)
 
     def allocate(self, count: int) -> None:
-        """New block groups, in the first free places."""
+        """Adds block groups in the first free places."""
         free = np.setdiff1d(np.arange(self._slots()), self.place)[:count]
         kinds = np.where(self._random.random(len(free)) < 0.03, METADATA, DATA)
         kinds[: max(0, 1 - self._next + 1)] = SYSTEM  # the very first
@@ -63,7 +63,7 @@ class Pool:
             setattr(self, name, getattr(self, name)[kept])
 
     def day(self) -> None:
-        """Holes are filled, deleted backups leave new ones, empty block groups are removed, and the worst are balanced."""
+        """Fills holes, makes new ones by deleting backups, removes empty block groups, and balances the emptiest ones."""
         self.days += 1
         random, count = self._random, len(self.used)
         touched = random.random(count) < 0.04
@@ -82,7 +82,7 @@ class Pool:
         self.allocate(int(moved) + 1 + int(count * 0.0015))
 
     def state(self, *, label: str = "backup", scores: bool = True, generations: bool = True) -> FilesystemState:
-        """The state of today."""
+        """Returns the state of today."""
         order = np.argsort(self.vaddr)
         per_device = np.array([size // self.chunk - 1 for size in self.sizes])
         ends = np.cumsum(per_device)
@@ -105,7 +105,7 @@ class Pool:
 
 
 def growing(days: int) -> list[FilesystemState]:
-    """That many days of a small full pool that gets a second device half way, which is filled at once."""
+    """Returns the states of a small full pool over that many days. Half way it gets a second device, which is filled at once."""
     pool = Pool((64 * GIB,), filled=1.0)
     filesystem_states = []
     for number in range(days):
@@ -118,12 +118,12 @@ def growing(days: int) -> list[FilesystemState]:
 
 
 def at(state: FilesystemState, moment: datetime) -> FilesystemState:
-    """The same, of another time."""
+    """Returns the same state with another time."""
     return replace(state, taken=moment)
 
 
 def entries_at(answer: Mapping[str, Any], x: int, y: int) -> list[int]:
-    """Which entries of a map are in the pixel (x, y) of the picture that was written: indices, none where nothing is allocated."""
+    """Returns the indices of a map's entries in the pixel (x, y) of the written picture, none where nothing is allocated."""
     down = int(answer["size"]) - int(answer["order"])
     place = step(answer["curve"], int(answer["order"]), x >> down, y >> down)
     start, end = answer["entries"]["start"], answer["entries"]["end"]
@@ -135,7 +135,7 @@ def entries_at(answer: Mapping[str, Any], x: int, y: int) -> list[int]:
 
 
 def step(curve: str, order: int, x: int, y: int) -> int:
-    """The place along the curve of the pixel (x, y) of 2**order x 2**order.
+    """Returns the place along the curve of the pixel (x, y) of 2**order x 2**order.
 
     On the Hilbert curve, which begins at the lower left: from the largest quarters to the smallest, count those before the pixel,
     and turn the rest so that its quarter looks like the whole.

@@ -1,4 +1,4 @@
-"""Words of the command line: help, completion, errors, names of pictures, and that a picture appears whole or not at all."""
+"""The command line: help, completion, errors, names of pictures, and that a picture is either whole or absent."""
 
 import os
 import re
@@ -67,7 +67,7 @@ def test_help_imports_neither_numpy_nor_pillow_nor_python_btrfs() -> None:
 
 
 def test_a_picture_imports_no_more_than_it_needs() -> None:
-    """What others have measured as slow to start, and what nothing here is for."""
+    """Forbidden are modules that are slow to import, and modules that a picture does not use."""
     script = "import sys, heatmap.cli.drawing; print({'asyncio', 'rich', 'subprocess', 'balancer'} & {*sys.modules})"
     assert work(sys.executable, "-c", script, cwd=TOP).stdout == "set()\n"
 
@@ -161,7 +161,7 @@ def test_where_no_picture_can_be_written_it_is_an_error_with_a_hint(tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def point(no_leftovers: None) -> Iterator[Path]:
-    """One small filesystem for the tests below, which only look at it."""
+    """One small filesystem for the tests below, which only read it."""
     made = btrfs.make(size="300M")
     (made / "file").write_bytes(os.urandom(500_000))
     work("btrfs", "filesystem", "sync", made)
@@ -240,7 +240,7 @@ def test_a_folder_gets_a_picture_with_a_name_of_its_own(point: Path, tmp_path: P
 
 @pytest.mark.btrfs
 def test_a_folder_that_ends_with_a_slash_is_made(point: Path, tmp_path: Path) -> None:
-    """The line of the README, in a folder where nothing is yet."""
+    """The README's command, in a folder that is still empty."""
     heatmap("-o", f"{tmp_path}/new/pictures/", "--order", "2", point)
     [path] = (tmp_path / "new/pictures").iterdir()
     assert pixels(path).shape == (1024, 1024, 3)
@@ -266,7 +266,7 @@ def test_standard_output_gets_nothing_but_the_picture(point: Path, tmp_path: Pat
 
 @pytest.mark.btrfs
 def test_verbosity_is_as_much_as_the_peers(point: Path, tmp_path: Path) -> None:
-    """-q prints nothing, -v an additional line for each device extent."""
+    """-q prints nothing, -v prints an additional line for each device extent."""
     by_name = {}
     for words in ([], ["-q"], ["-qq"], ["-v"], ["-v", "-q"]):
         by_name[" ".join(words)] = heatmap(*words, "-o", tmp_path / "x.png", point).stdout

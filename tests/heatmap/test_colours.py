@@ -35,7 +35,9 @@ def lab(*rgb: tuple[int, int, int]) -> np.ndarray:
 
 
 def test_oklab_is_as_its_author_gives_it() -> None:
-    """https://bottosson.github.io/posts/oklab: white is (1, 0, 0); red, green and blue as CSS Color 4 implementations have them."""
+    """See https://bottosson.github.io/posts/oklab: white is (1, 0, 0); red, green and blue as CSS Color 4 implementations have
+    them.
+    """
     answer: Any = [[1, 0, 0], [0.62796, 0.22486, 0.12585], [0.86644, -0.23389, 0.17950], [0.45201, -0.03246, -0.31153]]
     assert np.allclose(lab(WHITE, (255, 0, 0), (0, 255, 0), (0, 0, 255)), answer, atol=2e-4)
 

@@ -1,4 +1,4 @@
-"""Curves, against the usual way to compute a Hilbert curve point by point, and against the peer's own."""
+"""Curves, compared with the usual way to compute a Hilbert curve point by point, and with the peer's curves."""
 
 import importlib.machinery
 import importlib.util
@@ -20,14 +20,14 @@ ORDERS = range(10)
 
 
 def places(curve: str, order: int) -> NDArray[Any]:
-    """i64[4**order]: the pixel, counted line by line, at each place along the curve."""
+    """Returns i64[4**order]: the pixel, counted line by line, at each place along the curve."""
     result = np.empty(4**order, np.int64)
     result[laid_out(curve, order, np.arange(4**order)).ravel()] = np.arange(4**order)
     return result
 
 
 def point(order: int, distance: int) -> tuple[int, int]:
-    """x and y, to the right and up, of a place along the curve: two bits at a time, the smallest square first."""
+    """Returns x and y, to the right and up, of a place along the curve: two bits at a time, the smallest square first."""
     x = y = 0
     for level in range(order):
         side = 1 << level
@@ -42,7 +42,7 @@ def point(order: int, distance: int) -> tuple[int, int]:
 
 
 def by_hand(curve: str, order: int) -> Iterator[tuple[int, int]]:
-    """Line and column of each place along the curve."""
+    """Yields line and column of each place along the curve."""
     edge = 1 << order
     for place in range(4**order):
         line, column = divmod(place, edge)

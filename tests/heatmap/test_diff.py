@@ -1,4 +1,4 @@
-"""What changed between two states: by hand where every byte is known, and on a real filesystem."""
+"""The differences between two states: where the test knows every byte, and on a real filesystem."""
 
 import json
 import re
@@ -28,7 +28,7 @@ _CH = ("ch_vaddr", "ch_length", "ch_type", "ch_stripes")
 
 
 def without(state: FilesystemState, gone: int) -> FilesystemState:
-    """The state without its block group number `gone`, its chunk and device extent."""
+    """Returns the state without its block group number `gone`, its chunk and device extent."""
     kept, vaddr = np.arange(len(state.bg_vaddr)) != gone, state.bg_vaddr[gone]
     pieces = state.de_vaddr != vaddr
     of_group = {name: getattr(state, name)[kept] for name in (*_BG, *_CH, "st_devid", "st_paddr")}
@@ -37,7 +37,7 @@ def without(state: FilesystemState, gone: int) -> FilesystemState:
 
 
 def changed() -> FilesystemState:
-    """A day later number 3 is gone, 5 is fuller by 4096, 6 emptier by 8192, and the piece of 7 is elsewhere."""
+    """Returns the state of a day later: 3 is gone, 5 is fuller by 4096, 6 emptier by 8192, and the piece of 7 is elsewhere."""
     used, paddr, de_paddr = BEFORE.bg_used.copy(), BEFORE.st_paddr.copy(), BEFORE.de_paddr.copy()
     used[5], used[6] = used[5] + np.uint64(4096), used[6] - np.uint64(8192)
     moved = np.flatnonzero(BEFORE.de_vaddr == BEFORE.bg_vaddr[7])
@@ -49,7 +49,7 @@ def changed() -> FilesystemState:
 
 @pytest.fixture(scope="module", autouse=True)
 def _some_room() -> None:
-    """Number 5 is not full, and 6 not empty."""
+    """Makes number 5 not full, and number 6 not empty."""
     BEFORE.bg_used[5], BEFORE.bg_used[6] = 100 * MIB, 200 * MIB
 
 
@@ -159,7 +159,7 @@ def test_the_command_prints_words_json_and_a_picture(tmp_path: Path) -> None:
 @pytest.mark.btrfs
 @pytest.mark.root
 def test_a_real_filesystem_that_was_filled_emptied_and_balanced(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
-    """Compared with the output of `btrfs` before and after: used bytes exactly, and the existing block groups."""
+    """Compared with the output of `btrfs` before and after: the used bytes exactly, and the existing block groups."""
     point = make_btrfs(size="1G")
     (point / "stays").write_bytes(bytes(70 * MIB))
     (point / "goes").write_bytes(bytes(90 * MIB))
@@ -182,7 +182,7 @@ def test_a_real_filesystem_that_was_filled_emptied_and_balanced(make_btrfs: Call
 
 
 def _recorded(point: Path, path: Path) -> dict:
-    """Records it; returns btrfs' own figures of that moment."""
+    """Records the state and returns btrfs' figures of that moment."""
     work("btrfs", "filesystem", "sync", point)
     work("btrfs", "filesystem", "sync", point)
     heatmap("--record-to", path, "-q", "-o", path.with_suffix(".png"), point)

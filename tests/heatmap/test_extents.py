@@ -1,4 +1,4 @@
-"""Colours of extents: whose tree blocks they are. Whole pictures are compared with the peer's in test_same_picture.py."""
+"""Colours of extents: the tree to which their blocks belong. test_same_picture.py compares whole pictures with the peer's."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ CHECKSUMS = TREES[7][1]
     ],
 )
 def test_an_extent_has_the_colour_of_its_tree(refs: int, is_tree_block: bool, owner: int, colour: tuple[int, int, int]) -> None:
-    """As the peer decides: for it, 0 is no tree, but a reference that names no tree."""
+    """The peer decides in the same way: for the peer, 0 is not a tree, but a reference that names no tree."""
     one_group = np.ones(1, np.uint64)
     batch = Extents(
         one_group, one_group, one_group * np.uint64(refs), one_group, np.array([is_tree_block]), np.array([owner], np.uint64)

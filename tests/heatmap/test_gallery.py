@@ -1,4 +1,4 @@
-"""The pictures of the heatmap pages are what the program draws now."""
+"""The pictures on the heatmap pages equal the pictures that the program draws now."""
 
 import runpy
 from pathlib import Path
@@ -14,7 +14,7 @@ PICTURES = TOP / "docs" / "pictures"
 
 @pytest.mark.slow
 def test_the_pictures_in_the_pages_are_up_to_date(tmp_path: Path) -> None:
-    """All but the letters, which another version of the font may draw differently."""
+    """Letters are not compared, because another version of the font may draw them differently."""
     runpy.run_path(str(PICTURES / "heatmaps.py"))["main"](tmp_path)
     made = sorted(path.name for path in tmp_path.iterdir())
     assert made == sorted(path.name for path in PICTURES.glob("heatmap-*"))

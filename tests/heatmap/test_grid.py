@@ -1,4 +1,4 @@
-"""From bytes to pixels, against a loop over every fill and every pixel; properties that hold for any fills."""
+"""From bytes to pixels, compared with a loop over every fill and every pixel; properties of any fills."""
 
 import math
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Fill:
 
 
 def one_by_one(order: int, total: int, fills: list[Fill], least: float = 0.1) -> list[tuple[int, ...]]:
-    """Each pixel's colour: what each fill takes of each of its pixels is noted, then every pixel is mixed on its own."""
+    """Returns each pixel's colour: the loop notes the part that each fill takes of a pixel, then mixes every pixel separately."""
     size = total / 4**order
     noted: list[list[tuple[Fill, float]]] = [[] for _ in range(4**order)]
     for fill in fills:
@@ -52,7 +52,7 @@ def mixed(parts: list[tuple[Fill, float]], least: float) -> tuple[int, ...]:
 
 
 def painted(order: int, total: int, fills: list[Fill], cuts: list[int], least: float = 0.1) -> Runs:
-    """With our canvas, in batches that end at these numbers of fills."""
+    """Paints with our canvas, in batches that end at these numbers of fills."""
     canvas = Canvas(Grid("linear", order, order, total), least)
     ends = sorted({min(cut, len(fills)) for cut in cuts} | {len(fills)})
     for begin, end in zip([0, *ends[:-1]], ends, strict=True):
@@ -120,7 +120,7 @@ def test_what_is_empty_but_allocated_is_dark_and_what_is_not_allocated_is_black(
 
 @pytest.mark.parametrize("cuts", [[], [1], [2]], ids=str)
 def test_a_place_that_is_shown_twice_by_a_changing_tree_is_drawn_and_not_beyond_white(cuts: list[int]) -> None:
-    """Also if a later one begins before the last one."""
+    """Also if a later fill begins before the last one."""
     for again in (0, MIB):
         twice = [Fill(0, 2 * MIB, 1.0, COLOURS[0]), Fill(again, MIB, 1.0, COLOURS[0]), Fill(3 * MIB, 2 * MIB, 1.0, COLOURS[0])]
         pixels = painted(1, 4 * MIB, twice, cuts).pixels()

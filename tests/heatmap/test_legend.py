@@ -1,4 +1,4 @@
-"""The band below a picture: readable at every width, and nothing runs out of it."""
+"""The band below a picture is readable at every width, and all of its text stays inside."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_a_label_cannot_draw_what_it_likes() -> None:
 
 
 def test_letters_that_the_font_lacks_become_plain_ones() -> None:
-    """A box for each would say nothing."""
+    """A box for each letter would not be readable."""
     plain, others = (
         legend(replace(STATE, label=label), overview(STATE).grid, "physical", COLOUR_SCHEMES["type"], 512)
         for label in ("tast", "täst")

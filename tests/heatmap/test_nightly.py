@@ -1,4 +1,4 @@
-"""Pictures of a pool night after night, and which of them stay."""
+"""A pool's pictures, one each night, and which of them are kept."""
 
 import os
 import shlex
@@ -61,7 +61,9 @@ def days(names: set[str]) -> set[date]:
 @given(st.lists(st.integers(0, 3000 * 24), max_size=60, unique=True), st.integers(0, 400))
 @example([475, 481], 346)
 def test_thinning_again_later_takes_no_more_than_thinning_once(hours: list[int], later: int) -> None:
-    """At the hour at which a day's pictures become a year old, thinning once keeps one more of that day, until the next night."""
+    """At the hour at which a day's pictures become a year old, thinning once keeps one more picture of that day, until the next
+    night.
+    """
     names, then = {named(NOW - timedelta(hours=hour)) for hour in hours}, NOW + timedelta(days=later)
     first = names - set(superfluous(names, NOW))
     twice, once = first - set(superfluous(first, then)), names - set(superfluous(names, then))

@@ -1,4 +1,4 @@
-"""The map of a picture, against the picture itself: every pixel of it is looked up."""
+"""The map of a picture, compared with the picture: the test looks up every pixel."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ STATE = Pool((24 * GIB, 9 * GIB, 16 * GIB), filled=0.8, seed=3).state()
 
 
 def numbered(state: FilesystemState) -> CellColours:
-    """Each block group in a colour of its own: its index, in steps of 2 that no mixture of two others looks like."""
+    """Returns a colour for each block group that encodes its index, in steps of 2 that no mixture of two others equals."""
     number = np.arange(1, len(state.bg_vaddr) + 1)
     return CellColours(np.column_stack((number, 255 - number, number * 37 % 251)).astype(np.uint8), np.ones(len(number)))
 
@@ -60,7 +60,7 @@ def test_every_pixel_is_what_the_map_says(sort: str, curve: str, order: int, siz
 
 
 def _touching(place: int, picture: Drawing) -> list[int]:
-    """The cells that have bytes in a pixel, in exact arithmetic."""
+    """Returns the cells that have bytes in a pixel, in exact arithmetic."""
     count, total = 4**picture.grid.order, picture.grid.total_bytes
     begin, end = Fraction(place * total, count), Fraction((place + 1) * total, count)
     cells = zip(picture.cells.first_byte.tolist(), picture.cells.length.tolist(), strict=True)

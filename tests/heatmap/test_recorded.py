@@ -1,4 +1,4 @@
-"""Recorded states: loaded as saved, every damage of the file is detected, and old files stay readable for ever."""
+"""Recorded states: they are loaded as saved, every damage of the file is detected, and old files stay readable for ever."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def assert_same(filesystem_state: FilesystemState, two: FilesystemState) -> None
 
 
 def of_columns(column: Callable[[str], Any], **plain: Any) -> FilesystemState:
-    """A state whose arrays are given by `column` for their names."""
+    """Returns a state whose arrays `column` returns for their names."""
     about = {"fsid": "f", "label": "", "taken": datetime.now(UTC), "nodesize": 4096, "sectorsize": 4096, **plain}
     return FilesystemState(
         **about, **{field.name: column(field.name) for field in fields(FilesystemState) if field.name not in about}
@@ -61,7 +61,7 @@ def empty() -> FilesystemState:
 
 
 def interrupted() -> FilesystemState:
-    """Read while the filesystem changed: device extents and stripes do not fit each other."""
+    """Returns a state read while the filesystem changed: device extents and stripes do not match."""
     return replace(SMALL, de_vaddr=SMALL.de_vaddr[::-1].copy())
 
 
@@ -111,7 +111,7 @@ def test_a_file_of_a_newer_program_is_refused_by_its_number() -> None:
 
 
 def rewritten(data: bytes, change: str) -> bytes:
-    """With another head, and a checksum that is right: as another program might write it."""
+    """Returns the file with another head and a right checksum, as another program might write it."""
     _, version, head, _, _ = struct.unpack_from("<8sIIQI", data)
     about, columns = json.loads(data[28 : 28 + head]), data[28 + head :]
     if change == "more":
@@ -150,7 +150,7 @@ def test_a_first_look_tells_when_and_of_what() -> None:
 
 
 def test_a_state_of_the_first_version_is_still_read() -> None:
-    """The file was written when format 1 was made, and is never to be written again."""
+    """The file was written when format 1 was made, and must never be written again."""
     state = load(GOLDEN)
     assert (state.fsid, state.label, state.nodesize, state.sectorsize) == (
         "3f6c1c9e-5d0b-4c52-9a37-0d2f3b8a7e11",
@@ -228,7 +228,7 @@ GOLDEN_NUMBERS = json.loads(GOLDEN.with_suffix(".json").read_text()) if GOLDEN.e
 @pytest.mark.root
 @pytest.mark.parametrize("is_folder", [False, True])
 def test_a_link_of_another_user_is_not_followed(tmp_path: Path, is_folder: bool) -> None:
-    """As root with `-o /tmp/pictures/`, where any user may create the link first."""
+    """Root may use `-o /tmp/pictures/`, where any user may create the link first."""
     (tmp_path / "private").mkdir()
     target = tmp_path / "private" / "picture.png"
     target.write_bytes(b"before")

@@ -1,4 +1,4 @@
-"""Pictures of real filesystems of every shape, against those that the installed peer draws of them at the same moment."""
+"""Pictures of real filesystems of every shape, compared with the pictures that the installed peer draws at the same moment."""
 
 import os
 import sys
@@ -34,7 +34,7 @@ OF_BLOCK_GROUPS: list[Words] = [
 
 
 def fill(point: Path) -> None:
-    """Some of everything: files, reflinks, a snapshot whose source changed, pieces with holes between them."""
+    """Writes some of everything: files, reflinks, a snapshot whose source changed, pieces with holes between them."""
     volume = point / "volume"
     work("btrfs", "-q", "subvolume", "create", volume)
     for number in range(120):
@@ -48,7 +48,7 @@ def fill(point: Path) -> None:
 
 
 def groups(read: Read) -> dict[str, list[int]]:
-    """The addresses of the block groups of each kind, by python-btrfs."""
+    """Returns the addresses of the block groups of each kind, by python-btrfs."""
     by_name: dict[str, list[int]] = {}
     for group in read.theirs.block_groups():
         kind = {DATA: "data", SYSTEM: "system", METADATA: "metadata", DATA | METADATA: "mixed"}[group.flags & 7]
@@ -115,7 +115,7 @@ def test_the_picture_of_a_tiny_filesystem_is_the_peers(
 def test_devices_that_came_and_went_and_were_resized_are_where_the_peer_has_them(
     make_btrfs: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Numbers 1 and 3 remain, of another size each, and a pixel is a fraction of a sector's multiple."""
+    """Numbers 1 and 3 remain, each with another size, and a pixel is not a whole number of sectors."""
     point = make_btrfs(size="600M", devices=3, mkfs=("-d", "single", "-m", "raid1"))
     fill(point)
     work("btrfs", "device", "remove", "2", point)

@@ -1,4 +1,4 @@
-"""What a picture is drawn from, against what python-btrfs and sysfs say item by item."""
+"""The data from which a picture is drawn, compared with python-btrfs and sysfs item by item."""
 
 import os
 from collections.abc import Callable

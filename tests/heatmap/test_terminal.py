@@ -1,4 +1,4 @@
-"""Pictures in the terminal, read by a small terminal of the test's own."""
+"""Pictures in the terminal, read by a small terminal emulator in the test."""
 
 import re
 import sys
@@ -29,7 +29,7 @@ class Terminal(StringIO):
 
 
 def colour(words: str) -> tuple[int, ...]:
-    """What an xterm shows for the end of an SGR sequence."""
+    """Returns the colour that an xterm shows for the end of an SGR sequence."""
     kind, *numbers = (int(word) for word in words.split(";"))
     if kind == 2:
         return tuple(numbers)
@@ -41,7 +41,7 @@ def colour(words: str) -> tuple[int, ...]:
 
 
 def shown(text: str) -> NDArray[np.uint8]:
-    """The pixels that a terminal shows: two for each character."""
+    """Returns the pixels that a terminal shows: two for each character."""
     lines: list[list[tuple[int, ...]]] = []
     over: tuple[int, ...] = ()
     under: tuple[int, ...] = ()

@@ -34,7 +34,7 @@ USAGE = COLOUR_SCHEMES["usage"]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Six days; the second device comes on the fourth."""
+    """A folder with the states of six days; the second device is added on the fourth."""
     path = tmp_path / "states"
     path.mkdir()
     for number, state in enumerate(DAYS):
@@ -62,7 +62,7 @@ def made(folder: Path, name: str, **wishes: object) -> tuple[TimelapseSummary, l
 
 
 def as_if(state: FilesystemState, *, size: int) -> NDArray[np.uint8]:
-    """The picture of a state, drawn to the scale of the last day."""
+    """Returns the picture of a state, drawn to the scale of the last day."""
     larger = replace(state, devid=DAYS[-1].devid, total_bytes=DAYS[-1].total_bytes)
     drawn = overview(larger, size=size)
     return np.asarray(image_of(drawn.runs, drawn.grid))
@@ -258,7 +258,7 @@ def test_ffmpeg_is_asked_for_an_mp4_that_every_browser_plays() -> None:
 def test_ffmpeg_gets_every_frame_in_order_and_its_failure_leaves_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A program of that name, which writes down what it finds."""
+    """A stand-in named ffmpeg records its input."""
     programs, output = tmp_path / "bin", tmp_path / "x.mp4"
     programs.mkdir()
     stand_in = programs / "ffmpeg"
@@ -275,7 +275,7 @@ def test_ffmpeg_gets_every_frame_in_order_and_its_failure_leaves_nothing(
 
 
 def test_a_real_ffmpeg_makes_a_film_of_it(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """That of the package imageio-ffmpeg, which also counts the frames: all of them, and one more or none at the end."""
+    """The package imageio-ffmpeg has an ffmpeg, which also counts the frames: all of them, and one more or none at the end."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "ffmpeg").symlink_to(imageio_ffmpeg.get_ffmpeg_exe())
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")

@@ -1,4 +1,4 @@
-"""install.sh as it decides: words, upgrades, what belongs to whom. Python and pip are stood in for, so that it takes a second."""
+"""Decisions of install.sh: arguments, upgrades, the owners of files. Stand-ins for Python and pip make it take a second."""
 
 import os
 import shlex
@@ -56,7 +56,7 @@ NEWER = "sed -i 's/__version__ = .*/__version__ = \"9.9\"/' btrkeep/__init__.py"
 
 
 def results_of(*steps: str) -> dict[str, Done]:
-    """Runs the steps on this machine apart from it, where nothing is installed; by their text."""
+    """Executes the steps on this machine, separated from it and without an installation; returns the results by text."""
     done = run_here([SET_UP, *steps], {"PYTHON": "/python"})
     assert done[0].status == 0, str(done[0])
     return {str(number): result for number, result in enumerate(done)}
@@ -254,7 +254,7 @@ def test_packages_are_asked_of_apt_and_other_distributions_get_a_clear_line() ->
 
 @pytest.mark.skipif(not shutil.which("systemctl"), reason="systemctl is not installed")
 def test_without_a_network_it_lists_what_is_missing_and_changes_nothing() -> None:
-    """A folder with a file for each pin is accepted; pip checks the content of the files, in test_trees.py."""
+    """A folder with a file for each pin is accepted; pip checks the content of the files in test_trees.py."""
     pinned = [pin for lock in ("build", "install", "documentation") for pin, _ in pins(lock) if pin.name != "numpy"]
     files = [f"{pin.name.replace('-', '_')}-{next(iter(pin.specifier)).version}-py3.whl" for pin in pinned]
     done = results_of(
@@ -342,7 +342,7 @@ def test_an_upgrade_migrates_the_catalogue_and_keeps_a_copy_of_the_old_one() -> 
 
 
 def test_the_documentation_is_where_messages_say_and_goes_with_the_rest() -> None:
-    """Also when no HTML can be made of it, which is no reason to fail."""
+    """Also if no HTML can be made of it, which is no reason to fail."""
     asks = f"{shlex.quote(sys.executable)} -P -c 'from btrkeep.config import page; print(page(\"monitoring\"))'"
     named = f"mkdir -p /elsewhere; cp -R btrkeep /elsewhere/; cd /; PYTHONPATH=/elsewhere {asks}"
     manual = "man -M /usr/local/share/man -w 5 btrkeep.toml"

@@ -1,4 +1,4 @@
-"""Clean Debian systems as folders, made once per machine by mmdebstrap, and steps that are run in one as if it were the machine.
+"""Clean Debian systems as folders, made once per machine by mmdebstrap, and steps that are executed in a folder as on a machine.
 
 The tree does not change: the steps write to a layer above it, in memory, which is removed with them. Packages come from the same
 sources as on this machine: its apt sources with the release's name put in, its pip configuration, its certificates.
@@ -57,14 +57,14 @@ print(json.dumps(told))
 
 
 def why_not() -> str:
-    """Why this machine can make no such trees, or ""."""
+    """Returns why this machine cannot make such trees, or ""."""
     if os.geteuid() != 0:
         return "no root"
     return "" if shutil.which("mmdebstrap") else "mmdebstrap is not installed"
 
 
 def tree(suite: str) -> Path:
-    """The folder with a minimal system of that release; made when it is not there yet. Two at once: the second one waits."""
+    """Returns the folder with a minimal system of that release, and makes it if missing. A second process waits for the first."""
     sources = _sources(suite)
     fingerprint = hashlib.sha256("\0".join((*_OPTIONS, sources)).encode()).hexdigest()[:12]
     path = CACHE / f"{suite}-{fingerprint}"
@@ -88,7 +88,7 @@ def _make(suite: str, sources: str, path: Path) -> None:
 
 
 def _sources(suite: str) -> str:
-    """This machine's apt sources for another release of Debian; "" leaves the choice to mmdebstrap."""
+    """Returns this machine's apt sources for another release of Debian; "" leaves the choice to mmdebstrap."""
     release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', Path("/etc/os-release").read_text(encoding="utf-8"), re.MULTILINE))
     file = Path("/etc/apt/sources.list.d/debian.sources")
     if release.get("ID") != "debian" or not file.exists():
@@ -97,7 +97,7 @@ def _sources(suite: str) -> str:
 
 
 def run_in(suite: str, steps: Sequence[str]) -> list[Done]:
-    """Runs the steps in a fresh system, each with a bash of its own that ends at the first failure; all of them.
+    """Executes all steps in a fresh system, each with a separate bash that ends at the first failure.
 
     A copy of the checkout is at /source.
     """
@@ -106,7 +106,7 @@ def run_in(suite: str, steps: Sequence[str]) -> list[Done]:
 
 
 def run_here(steps: Sequence[str], env: Mapping[str, str]) -> list[Done]:
-    """The same on this machine as it is; changes are discarded after the steps."""
+    """Does the same on this machine; changes are discarded after the steps."""
     place = Path(tempfile.mkdtemp(prefix="tree-", dir=session.folder()))
     return _run(Path("/"), place, [(str(_copied_checkout(place)), "/source"), ("/dev", "/dev")], steps, {**_login(), **env})
 
@@ -143,7 +143,7 @@ _MACHINES_CERTIFICATES = Path("/etc/btrkeep-test-certificates.crt")
 
 
 def _copied_checkout(place: Path) -> Path:
-    """What git would hold of it: a tree must not meet what only lies around here."""
+    """Copies the files that git would have: a tree must not get other files of this checkout."""
     target = place.with_name(f"{place.name}-source")
     for path in tracked_files():
         (target / path).parent.mkdir(parents=True, exist_ok=True)
@@ -152,13 +152,13 @@ def _copied_checkout(place: Path) -> Path:
 
 
 def _folders_of_pip() -> list[Path]:
-    """Folders of this machine that pip's settings in the environment name."""
+    """Returns folders of this machine that pip's settings in the environment name."""
     words = (Path(word) for name, value in os.environ.items() if name.startswith("PIP_") for word in value.split())
     return [path for path in words if path.is_absolute() and path.is_dir()]
 
 
 def _environment() -> dict[str, str]:
-    """As after a login, with this machine's way to packages. (pip of the tree cannot know certificates that only we trust.)"""
+    """Returns the environment after a login, with this machine's settings for packages."""
     kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.lower().endswith("_proxy")}
     certificates = {"PIP_CERT": str(_MACHINES_CERTIFICATES)} if CERTIFICATES.exists() else {}
     return {**kept, **certificates, **_login()}

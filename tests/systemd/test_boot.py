@@ -209,7 +209,7 @@ def test_a_restore_that_is_asked_for_keeps_everything_through_its_hardened_unit(
 
 
 def test_a_restore_to_a_host_is_confined_in_its_hardened_unit(served: Booted) -> None:
-    """The configuration says always, so nothing would be restored otherwise."""
+    """The configuration is set to `always`, so without confinement nothing would be restored."""
     job = json.loads(served.read("restored-far"))
     assert (job["state"], job["result"]["good"]) == ("done", True), job
     assert served.read("far-file") == "one\n"

@@ -1,4 +1,4 @@
-"""docs/second-copy.rst under real systemd: the commands for a disk at home are typed as they are printed there."""
+"""docs/second-copy.rst under real systemd: the commands for a disk at home are executed as they are printed there."""
 
 import os
 import re
@@ -23,7 +23,7 @@ pytestmark = [
 
 
 def _typed() -> list[str]:
-    """The literal blocks of the section, in their order."""
+    """Returns the literal blocks of the section, in their order."""
     text = (TOP / "docs/second-copy.rst").read_text(encoding="utf-8")
     section = text.partition("\nA disk at home\n")[2].partition("\n\nThe first copies, carried on a disk\n")[0]
     matches = re.findall(r"::\n\n((?: +\S.*\n|\n)+)", section)

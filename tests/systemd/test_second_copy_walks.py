@@ -1,4 +1,4 @@
-"""docs/second-copy.rst with two servers: its commands are typed as they are printed, from the first fetch to the way back.
+"""docs/second-copy.rst with two servers: its commands are executed as printed, from the first fetch to the return.
 
 Four booted machines on one network: a host, a first server, a second one, and a new first one. Their contents are read by find and
 sha256sum in them.
@@ -39,19 +39,19 @@ def section(title: str) -> str:
 
 
 def blocks(title: str) -> list[str]:
-    """The literal blocks of a section, in their order."""
+    """Returns the literal blocks of a section, in their order."""
     matches = re.finditer(r"::\n\n(?P<block>(?P<indent> +)\S.*\n(?:(?P=indent).*\n|\n)*)", section(title))
     return [textwrap.dedent(match["block"]).strip() + "\n" for match in matches]
 
 
 def line(title: str, text: str) -> str:
-    """A command that the section names, if it does."""
+    """Returns a command that the section names, or fails if it does not."""
     assert text in {" ".join(row.split()) for row in re.findall(r"``([^`]+)``", section(title))}, text
     return text
 
 
 def typed() -> dict[str, str]:
-    """The typed commands, by name."""
+    """Returns the typed commands, by name."""
     make, pull_line, output, replica, fetched_by = blocks("Two servers")
     push_line, push_replica, push, _ = blocks("A first server that cannot be reached")
     gone, back = "When the first server is gone", "When the first server comes back"
@@ -82,7 +82,7 @@ def typed() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def walked(no_leftovers: None) -> Iterator[Path]:
-    """The folder in which the machines left what they saw, when all of it is over."""
+    """The folder in which the machines left their results, after all have ended."""
     machine()  # made once, not by four at a time
     folder = Path(tempfile.mkdtemp(prefix="shared-", dir=session.folder()))
     files = {path.name: path.read_text(encoding="utf-8") for path in INSIDE.iterdir()}

@@ -1,4 +1,4 @@
-"""Programs that start runs, under real systemd: all commands have the same finding, and only with a reason."""
+"""Programs that start runs, under real systemd: all commands report the same finding, and only with a reason."""
 
 import json
 import re

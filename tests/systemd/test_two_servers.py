@@ -52,7 +52,7 @@ def network() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def shared(no_leftovers: None) -> Iterator[Path]:
-    """The folder in which the three left what they saw, when all of it is over."""
+    """The folder in which the three machines left their results, after all have ended."""
     machine()  # made once, not by three at a time
     folder = Path(tempfile.mkdtemp(prefix="shared-", dir=session.folder()))
     work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key")
@@ -83,7 +83,7 @@ def shared(no_leftovers: None) -> Iterator[Path]:
 
 
 def destroy(point: Path) -> None:
-    """Destroys the first server's pool: nothing readable is left."""
+    """Destroys the first server's pool, so that nothing readable is left."""
     for path in point.iterdir():
         for nested in reversed(work("find", path, "-inum", "256", "-type", "d").stdout.split("\n")[:-1]):
             work("btrfs", "property", "set", "-f", nested, "ro", "false", check=False)

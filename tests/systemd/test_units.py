@@ -1,4 +1,4 @@
-"""systemd accepts the units, they are no more exposed than necessary, and each hardening line has its reason."""
+"""systemd accepts the units, they are no more exposed than necessary, and each hardening line has a reason."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def settings(name: str) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copies that call existing programs, because systemd checks that they exist."""
+    """Makes copies of the units that call existing programs, because systemd checks that the programs exist."""
     top = tmp_path_factory.mktemp("units")
     for program in {
         row for name in SERVICES for row in re.findall(r"/usr/local/sbin/([\w-]+)", text_of(f"btrkeep-{name}@.service"))
@@ -130,7 +130,7 @@ def test_no_unit_is_more_exposed_than_its_work_asks_for(installed: Path, name: s
 
 
 def test_what_is_left_open_is_what_the_units_say(installed: Path) -> None:
-    """Of balance, whose work is the plainest: root with CAP_SYS_ADMIN, which sees other processes and writes to the pool."""
+    """Of balance, whose work is the simplest: root with CAP_SYS_ADMIN, which sees other processes and writes to the pool."""
     words = ("systemd-analyze", "security", "--offline=true", "--json=short", instance("balance"))
     answer = json.loads(work(*words, env={"SYSTEMD_UNIT_PATH": f"{installed}:"}, cwd=installed).stdout)
     opened = {check["json_field"] for check in answer if not check["set"]}
@@ -151,7 +151,7 @@ def test_what_is_left_open_is_what_the_units_say(installed: Path) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_each_line_of_hardening_has_its_reason(name: str) -> None:
-    """A comment stands before it, or before the lines above it that belong together."""
+    """A comment is before the line, or before the lines above it that belong together."""
     lines = text_of(f"btrkeep-{name}@.service").partition("# --- Hardening")[2].partition("\n[Install]")[0].splitlines()[1:]
     assert len(lines) > 20
     reason, since = False, 0
@@ -181,7 +181,7 @@ def test_what_reads_what_others_say_has_a_limit_of_memory() -> None:
 
 
 def test_a_program_that_the_kernel_ends_for_want_of_memory_does_not_end_the_service_that_started_it() -> None:
-    """By default systemd stops the whole service then: a night, for one host's rsync."""
+    """By default systemd then stops the whole service: a whole night because of one host's rsync."""
     start_programs = {name for name in SERVICES if dict(settings(f"btrkeep-{name}@.service")).get("KillMode") == "mixed"}
     assert {"backup", "run", "replicate", "restore", "offsite", "drill", "verify", "serve"} <= start_programs
     assert {

@@ -1,4 +1,4 @@
-"""What only a virtual machine shows: a clock that leaps, limits of memory, device policies. Ten minutes: only when asked for."""
+"""Tests that need a virtual machine: a clock that leaps, limits of memory, device policies. Ten minutes, only on request."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def console_of_sleep(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _console(factory: pytest.TempPathFactory, script: str, disks: int, clock: str, *, suspends: bool = False) -> str:
-    """The output of that script in a machine with that many disks, booted by one of the workers."""
+    """Returns the output of that script in a machine with that many disks, booted by one of the workers."""
     folder = made_once(factory, f"machine-{script}", "said", lambda folder: _carry_out(folder, script, disks, clock, suspends))
     return (folder / "said").read_text()
 
@@ -68,7 +68,7 @@ def _carry_out(folder: Path, script: str, disks: int, clock: str, suspends: bool
 
 
 def _wake_each_time(machine: vm.Vm) -> None:
-    """Wakes it as often as it says that it is asleep, at the time that it says, until its script ends."""
+    """Wakes the machine each time it reports that it sleeps, at the time that it reports, until its script ends."""
 
     def asleep(lines: Sequence[str]) -> list[str]:
         return [line.split()[1] for line in lines if line.startswith("asleep ")]
@@ -103,7 +103,7 @@ def test_a_job_stays_within_its_memory_or_is_ended(console: str) -> None:
 
 
 def test_the_rsync_that_takes_too_much_is_ended_alone_and_the_night_goes_on(console: str) -> None:
-    """The kernel ends a receiver, and systemd would end the unit with it; the next run, with enough memory, is complete."""
+    """The kernel ends a receiver, and systemd would end the unit, too. The next run has enough memory and is complete."""
     assert re.search(r"^with a long list exit-code, kills [1-9]", console, re.MULTILINE)
     states = re.findall(r"^(little|enough) (\w+) (\S+) (\d)$", console, re.MULTILINE)
     assert states[1:3] == [("little", "small", "ok", "1"), ("little", "smaller", "ok", "1")]
@@ -114,7 +114,7 @@ def test_the_rsync_that_takes_too_much_is_ended_alone_and_the_night_goes_on(cons
 
 @pytest.mark.takes(480)
 def test_commands_that_the_kernel_ends_for_want_of_memory_leave_nothing_wrong(console_of_little_memory: str) -> None:
-    """A run, an import, a verify, a replicate and an expire, each with four limits that come near to what it takes."""
+    """A run, an import, a verify, a replicate and an expire, each with four limits near its need."""
     output = console_of_little_memory
     tried = re.findall(r"^(\w+) within (\d+): status (\d+), ended (\d+)$", output, re.MULTILINE)
     commands = ["run", "import", "verify", "replicate", "expire"]
@@ -129,7 +129,9 @@ def test_commands_that_the_kernel_ends_for_want_of_memory_leave_nothing_wrong(co
 
 @pytest.mark.takes(150)
 def test_a_machine_that_was_suspended_stops_what_runs_beyond_its_window_when_it_wakes(console_of_sleep: str) -> None:
-    """Suspended to memory, with the hardware clock ahead when it wakes; within the window the transfer continues."""
+    """The machine is suspended to memory, and its hardware clock is ahead when it wakes. Within the window the transfer
+    continues.
+    """
     output = console_of_sleep
     slept = re.findall(r"^slept (\d+) awake (\d+) at (\S+ \d\d)$", output, re.MULTILINE)
     assert [(int(seconds) // 3600, int(awake) < 60, at) for seconds, awake, at in slept] == [

@@ -1,4 +1,4 @@
-"""What the dashboard's tests lie in: one dashboard of each kind for the session, a browser for a module."""
+"""Fixtures of the dashboard's tests: one dashboard of each kind for the session, a browser for a module."""
 
 import subprocess
 import tempfile
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def site(no_leftovers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
-    """The dashboard of the invented site of 120 hosts, full of hostile text. It has no root service."""
+    """The dashboard of an invented site of 120 hosts, full of hostile text. It has no root service."""
     with made_site(partial(copied_site, tmp_path_factory)) as web:
         yield web
 

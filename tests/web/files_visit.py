@@ -1,4 +1,4 @@
-"""A user of the dashboard without a browser: the responses, byte by byte, and the links and forms in them."""
+"""A user of the dashboard without a browser: the responses byte by byte, and their links and forms."""
 
 import os
 import re
@@ -23,7 +23,7 @@ class Visitor:
         return self.web.ask("GET", address, Cookie=self.cookie, **headers)
 
     def post(self, address: str, *fields: tuple[str, str], token: bool = True, **headers: str) -> Answer:
-        """A form that is sent; with a token, as the site's own forms are."""
+        """Sends a form with a token, as the site's own forms do."""
         sent = [*fields, *([("csrf_token", csrf_of(self.get("/account").text))] if token else [])]
         return self.web.ask("POST", address, urlencode(sent), Cookie=self.cookie, Content_Type=FORM, **headers)
 
@@ -32,14 +32,14 @@ _known: dict[tuple[int, str], Visitor] = {}
 
 
 def visitor(web: Dashboard, name: str) -> Visitor:
-    """Logged in once for all tests: a password takes long to check."""
+    """Returns a visitor who is logged in; the login is made once for all tests, because checking a password takes long."""
     if (web.port, name) not in _known:
         _known[web.port, name] = Visitor(web, web.log_in(name))
     return _known[web.port, name]
 
 
 def files(host: str, path: bytes, page: str = "", **more: str) -> str:
-    """The address of a page about a path, made without our own code."""
+    """Returns the address of a page about a path, made without our own code."""
     rest = f"&{urlencode(more)}" if more else ""
     return f"/files/{host}{page}?path={quote_from_bytes(path, safe='')}{rest}"
 
@@ -85,19 +85,19 @@ class Page(HTMLParser):
 
 
 def path_in(address: str) -> bytes:
-    """The path in an address, decoded according to RFC 3986."""
+    """Returns the path in an address, decoded according to RFC 3986."""
     pairs = (part.partition("=") for part in address.partition("?")[2].split("&"))
     return next(unquote_to_bytes(value) for name, _, value in pairs if name == "path")
 
 
 def source_of(web: Dashboard) -> bytes:
-    """Where the host `shop` has its files."""
+    """Returns the folder with the files of the host `shop`."""
     assert web.nights
     return os.fsencode(web.nights.source)
 
 
 def raw(web: Dashboard, request: bytes, until: int = 1 << 30) -> bytes:
-    """The bytes from a connection, to its end or that many, without parsing HTTP."""
+    """Returns the bytes from a connection, to its end or that many, without parsing HTTP."""
     with socket.create_connection(("127.0.0.1", web.port), 60) as line:
         line.sendall(request)
         data = bytearray()

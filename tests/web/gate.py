@@ -1,4 +1,4 @@
-"""A dashboard of three hosts without any backup, for what happens before a page is reached: logins, forms, headers, errors."""
+"""A dashboard of three hosts without any backup, to test the steps before a page: logins, forms, headers, errors."""
 
 import re
 import shutil
@@ -34,7 +34,7 @@ FILESYSTEM = "11111111-2222-4333-8444-555555555555"
 
 
 def made(top: Path, zone: str = "Europe/Berlin") -> Settings:
-    """Settings of a dashboard below `top`, with a catalogue that programs have opened and published to."""
+    """Returns settings of a dashboard below `top`, with a catalogue that programs have opened and published to."""
     state = top / "state"
     for file in _pattern(zone).iterdir():
         state.mkdir(exist_ok=True)
@@ -54,13 +54,15 @@ def _pattern(zone: str) -> Path:
 
 
 def add_user(settings: Settings, name: str, role: str = "operator", hosts: tuple[str, ...] | None = None) -> None:
-    """A user with the password above."""
+    """Adds a user with the password above."""
     now = datetime.now(UTC)
     assert Store(settings.data).add_user(User(name, role, hosts, CHEAP.hash(PASSWORD), now, now))
 
 
 class _CompiledTemplates(BytecodeCache):
-    """The templates that a dashboard of this process has compiled: each test has a dashboard of its own, and they take longest."""
+    """The templates that dashboards of this process have compiled. Each test has a new dashboard, and compiling takes the most
+    time.
+    """
 
     def __init__(self) -> None:
         self._code: dict[tuple[str, str], CodeType] = {}
@@ -79,7 +81,7 @@ _compiled = _CompiledTemplates()
 def _built_once(
     build: Callable[[Rule, bool], Callable[..., tuple[str, str]]],
 ) -> Callable[[Rule, bool], Callable[..., tuple[str, str]]]:
-    """What makes a rule's addresses does not depend on the dashboard either: compiling all is half of what a dashboard takes."""
+    """Shares the builders of addresses, which do not depend on the dashboard: compiling them is half of a dashboard's start."""
     built: dict[object, Callable[..., tuple[str, str]]] = {}
 
     def building(rule: Rule, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
@@ -95,7 +97,7 @@ Rule._compile_builder = _built_once(Rule._compile_builder)  # type: ignore[metho
 
 
 def dashboard(settings: Settings) -> Flask:
-    """The application, with its login service. Each request sees all earlier commits; on a real site they are copied soon."""
+    """Returns the application with its login service. Each request sees all earlier commits; a real site copies them soon."""
     logins_at(settings.logins, settings.data)
     app = create_app(settings)
     app.jinja_env.bytecode_cache = _compiled
@@ -104,7 +106,7 @@ def dashboard(settings: Settings) -> Flask:
 
 
 class Gate:
-    """A browser before the dashboard: it keeps cookies, and takes the token of a form along."""
+    """A browser in front of the dashboard: it keeps cookies, and sends the token of a form."""
 
     def __init__(self, app: Flask, **environ: str) -> None:
         self.app = app
@@ -122,7 +124,7 @@ class Gate:
         return match[1] if match else ""
 
     def post(self, address: str, form: dict[str, str], page: str = "/account") -> TestResponse:
-        """A form as its page would send it."""
+        """Sends a form as its page would."""
         return self.client.post(address, data={"csrf_token": self.token(page), **form})
 
     def log_in(self, name: str = "alice", password: str = PASSWORD, **more: str) -> TestResponse:

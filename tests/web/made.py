@@ -1,4 +1,4 @@
-"""A catalogue for the pages of the overview and of hosts, and the pages in Flask's test client."""
+"""Makes a catalogue for the pages of the overview and of hosts, and the pages in Flask's test client."""
 
 import os
 import re
@@ -41,7 +41,7 @@ _CSRF = re.compile(r'name="csrf_token"[^>]*value="([^"]+)"')
 
 
 def backup(host: str, started: datetime, state: str = "complete", **more: Any) -> Backup:
-    """A backup of ten minutes, 2 GiB, 1,000 files and 5 MiB of new data, unless given otherwise."""
+    """Returns a backup of ten minutes, 2 GiB, 1,000 files and 5 MiB of new data, unless given otherwise."""
     name = None if state in ("partial", "running") else backup_name(started)
     plain = Backup(
         host=host,
@@ -61,7 +61,7 @@ def backup(host: str, started: datetime, state: str = "complete", **more: Any) -
 
 
 def run(host: str, started: datetime, outcome: str | None = "complete", **more: Any) -> Run:
-    """A run of ten minutes that made a backup if it was complete or suspect."""
+    """Returns a run of ten minutes; it made a backup if it was complete or suspect."""
     made = backup_name(started) if outcome in ("complete", "suspect") else None
     plain = Run(
         id=0,
@@ -90,7 +90,7 @@ def run(host: str, started: datetime, outcome: str | None = "complete", **more: 
 def write(
     state: Path, hosts: Sequence[HostConfig] = (), backups: Sequence[Backup] = (), runs: Sequence[Run] = (), **pool: Any
 ) -> Catalogue:
-    """The open catalogue in `state`. `pool`: settings of the pool."""
+    """Fills the catalogue in `state` and returns it open. `pool`: settings of the pool."""
     catalogue = Catalogue.open(state)
     settings = PoolSettings(Path("/srv/backup"), state, **{"zone": BERLIN, **pool})
     config = Config(Path("/etc/btrkeep/main.toml"), "main", settings, hosts={host.name: host for host in hosts})
@@ -104,7 +104,7 @@ def write(
 
 @cache
 def _somebody(role: Role, hosts: tuple[str, ...] | None) -> tuple[Path, str]:
-    """A folder with the users of a dashboard, of whom one is logged in, and his cookie."""
+    """Makes a folder with the users of a dashboard, one of whom is logged in, and returns it with the cookie."""
     data = Path(tempfile.mkdtemp(prefix="people-", dir=session.folder()))
     Store(data).add_user(User("somebody", role, hosts, CHEAP.hash(PASSWORD), NOW, NOW))
     state = data / "state"
@@ -121,14 +121,14 @@ def _somebody(role: Role, hosts: tuple[str, ...] | None) -> tuple[Path, str]:
 
 
 def login_of(role: Role = "operator", hosts: tuple[str, ...] | None = None) -> Path:
-    """The socket of the login service that has the sessions of `client`, for a root service that it connects to."""
+    """Returns the socket of the login service that has the sessions of `client`, for a root service that connects to it."""
     return _somebody(role, hosts)[0] / "login.sock"
 
 
 def client(
     state: Path, role: Role = "operator", hosts: tuple[str, ...] | None = None, socket: Path | None = None, pool: str = "main"
 ) -> FlaskClient:
-    """The dashboard of that catalogue, for a user who is logged in."""
+    """Returns the dashboard of that catalogue, for a user who is logged in."""
     data, cookie = _somebody(role, hosts)
     flask_client = dashboard(Settings(pool, state, data, socket or state / "nobody.sock", testing=True)).test_client()
     flask_client.set_cookie("btrkeep", cookie)
@@ -136,7 +136,7 @@ def client(
 
 
 def token(page: str) -> str:
-    """What a form has against forgery."""
+    """Returns the token of a form against forgery."""
     match = _CSRF.search(page)
     assert match, page
     return match[1]

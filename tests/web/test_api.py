@@ -75,7 +75,7 @@ def test_what_is_answered_is_what_the_document_says(site: Dashboard, path: str) 
 
 
 def see_schema(web: Dashboard, path: str, answer: Any, method: str = "get") -> None:
-    """An answer has exactly the documented fields."""
+    """Checks that an answer has exactly the documented fields."""
     api_document = document(web)
     schema = api_document["paths"][path][method]["responses"]["200"]["content"]["application/json"]["schema"]
     strict = _strict({**schema, "components": api_document["components"]})
@@ -92,7 +92,7 @@ def _strict(schema: Any) -> Any:
 
 
 def test_each_field_of_an_answer_has_its_unit_and_the_meaning_of_null_in_the_document(site: Dashboard) -> None:
-    """Who writes a program for the API would have to read ours."""
+    """Otherwise the author of a client would have to read our code."""
     schemas = document(site)["components"]["schemas"]
     bare = [
         f"{name}.{field}"
@@ -322,7 +322,7 @@ def test_a_run_that_was_asked_for_is_followed_to_its_end(shop: Dashboard) -> Non
 
 
 def ended(web: Dashboard, job: str) -> Any:
-    """The task, when it is over."""
+    """Returns the task when it is over."""
     end = time.monotonic() + 60
     while (task := api_answer(web, f"/tasks/{job}"))["state"] in ("queued", "running"):
         assert time.monotonic() < end
@@ -373,7 +373,7 @@ def test_the_page_of_the_documentation_has_every_operation() -> None:
 
 
 def test_no_room_of_the_dashboard_is_forgotten() -> None:
-    """A module that is not imported would have no views or operations."""
+    """A module that is not imported has no views and no operations."""
     texts = {path: path.read_text(encoding="utf-8") for path in (TOP / "web").rglob("*.py")}
     views = {match[1] for text in texts.values() if (match := re.search(r'^blueprint = Blueprint\("(\w+)"', text, re.MULTILINE))}
     assert views == {page.name for page in PAGES} | {"api"}

@@ -1,4 +1,4 @@
-"""schemathesis asks the API, on a real pool, everything that the OpenAPI document allows, and much that it does not."""
+"""schemathesis sends to the API of a real pool all requests that the OpenAPI document allows, and many that it does not allow."""
 
 import sys
 from pathlib import Path

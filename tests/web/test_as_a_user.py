@@ -145,7 +145,7 @@ def test_the_score_of_the_pool_is_the_last_one_of_any_program(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_what_has_expired_on_the_made_up_site_is_what_its_retention_lets_go(tmp_path: Path) -> None:
-    """Else every page of a host there, and every picture of one in the manual, would tell people to ask the pool."""
+    """Otherwise every host's page there, and every picture of one in the manual, would advise to ask the pool."""
     made = made_catalogue(tmp_path / "state", 12, hostile=False)
     source = RequestContext(Settings("main", made.state, made.state, made.state), Caches())
     pages = [host_page(source, Viewer("a", "viewer"), row.host) for row in every_row(source)]

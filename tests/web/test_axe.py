@@ -1,4 +1,4 @@
-"""axe-core has nothing to say of any page, in light and in dark, on a laptop and on a telephone."""
+"""axe-core finds nothing on any page, in light and in dark, on a laptop and on a telephone."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def test_axe_is_content_with_the_files(shop: Dashboard, browser: Browser, scheme
 
 
 def axe_findings(web: Dashboard, browser: Browser, paths: tuple[str, ...], scheme: str, size: Any, rules: Any) -> list[str]:
-    """The findings of axe about each, a line for each rule."""
+    """Returns the findings of axe about each page, a line for each rule."""
     lines = []
     with visit(browser, web.url, color_scheme=scheme, viewport=size) as (page, _):
         enter(page, web.url, web.cookie)

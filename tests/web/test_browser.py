@@ -1,4 +1,4 @@
-"""What people do, in a real browser: on the made-up site, and on a real pool with its files."""
+"""Common tasks in a real browser: on the invented site, and on a real pool with its files."""
 
 import hashlib
 import re

@@ -19,7 +19,7 @@ def caches() -> Caches:
 
 
 def ask(caches: Caches, state: Path, compute: Callable[[], str], *, years_on: int = 0) -> str:
-    """The result of a request for it. Its catalogue is closed by the thread that opened it, as after a request."""
+    """Returns the result of a request for the figures. The thread that opened its catalogue closes it, as after a request."""
     with closing(RequestContext(Settings("main", state, state, state), caches)) as source:
         source.now = source.now.replace(year=source.now.year + years_on)
         return source.cached_for_the_hour("key", compute)

@@ -74,7 +74,7 @@ def test_each_command_on_each_page_names_the_pool(tmp_path: Path, file: str, opt
 
 
 def test_no_template_has_a_command_for_the_pool_main() -> None:
-    """Also of the states that the test above does not bring about."""
+    """This covers states that the test above does not produce."""
     for path in (TOP / "web" / "templates").rglob("*.html"):
         text = re.sub(r"\{#.*?#\}", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
         for match in re.finditer(r"(?:backupd|btrfs-balancer|btrfs-heatmap) [a-z-]+(?! ?\{\{ pool_option)[^<]*", text):

@@ -1,4 +1,4 @@
-"""Copies on the dashboard: of the pool that fetches, of the one that is fetched from, and for who sees some hosts only."""
+"""Copies on the dashboard: of the pool that fetches, of the pool that is fetched from, and for users who see only some hosts."""
 
 import json
 import os

@@ -24,7 +24,7 @@ def in_database(file: Path, *statements: str) -> None:
 
 
 def take_away_a_time(file: Path) -> None:
-    """As a damaged page does: a run without its start, which the table does not allow."""
+    """Simulates a damaged database page: a run without its start, which the table does not allow."""
     schema = "UPDATE sqlite_schema SET sql = replace(sql, {}) WHERE name = 'run'"
     in_database(file, schema.format("'started TEXT NOT NULL', 'started TEXT'"))
     in_database(file, "UPDATE run SET started = NULL", schema.format("'started TEXT', 'started TEXT NOT NULL'"))

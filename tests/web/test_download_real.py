@@ -28,13 +28,13 @@ BLOCK = 4096
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The host's own files, not on the pool."""
+    """The host's own files, outside the pool."""
     return tmp_path_factory.mktemp("source")
 
 
 @pytest.fixture(scope="module")
 def web(source: Path) -> Iterator[Dashboard]:
-    """The dashboard of one host: a large file, a folder of small ones, and one of which a block is damaged on the disk."""
+    """The dashboard of one host: a large file, a folder of small ones, and a file with a damaged block on the disk."""
     top = btrfs.make("400M")
     nights = Nights(top)
     nights.state.parent.chmod(0o755)
@@ -83,7 +83,7 @@ def test_a_file_comes_whole(web: Dashboard, source: Path) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("good/large", "file"), ("good", "tar"), ("good", "zip")])
 def test_a_download_that_the_client_cancels_leaves_nothing_behind(web: Dashboard, source: Path, name: str, kind: str) -> None:
-    """No open file of the backup, no spool, no thread, no process, no connection."""
+    """It leaves no open file of the backup, no spool, no thread, no process and no connection."""
     assert web.service
     assert web.ask("GET", address(source, "good/small", kind if kind != "file" else "tar"), Cookie=web.cookie).status == 200
     pids = (web.service.process.pid, web.pid)
@@ -111,7 +111,7 @@ def held(pid: int) -> tuple[int, int, int]:
 
 
 def of_downloads(pid: int) -> list[str]:
-    """Returns the open files that are of a backup, or spooled."""
+    """Returns the open files that belong to the backup or are spooled."""
     paths = []
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         try:

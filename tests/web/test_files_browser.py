@@ -76,7 +76,7 @@ def test_a_restore_takes_no_script_and_no_mouse(browser: Browser, shop: Dashboar
 
 
 def press(page: Page, name: str) -> None:
-    """With the keyboard."""
+    """Presses a button with the keyboard."""
     page.get_by_role("button", name=name).focus()
     with page.expect_navigation():
         page.keyboard.press("Enter")

@@ -112,7 +112,7 @@ def test_a_backup_that_says_nothing_of_a_path_is_no_change() -> None:
 
 
 class Told:
-    """An agent of a folder with that many names, in its own order; `sorts`: whether it sorts them as requested."""
+    """An agent of a folder with that many names, in the agent's order; `sorts`: whether it sorts them as requested."""
 
     def __init__(self, total: int, sorts: bool = True) -> None:
         self.total, self.sorts, self.asked = total, sorts, list[Mapping[str, Any]]()

@@ -1,4 +1,4 @@
-"""Downloads on their way: as large as they are, broken midway, given up by the client, too many at once."""
+"""Downloads: as large as announced, broken midway, cancelled by the client, too many at once."""
 
 import http.client
 import json
@@ -22,7 +22,7 @@ Send = Callable[[bytes], None]
 
 
 class FakeService:
-    """Speaks as `backupd serve` does, and streams what a test wants: `script` is given a way to send. `gone`: the asker left."""
+    """Speaks as `backupd serve` does, and streams data for a test: `script` gets a way to send. `gone`: the client left."""
 
     def __init__(self, path: Path) -> None:
         self.script: Callable[[Send], None] = lambda _send: None
@@ -87,7 +87,7 @@ def fake(path: Path) -> Iterator[FakeService]:
 
 @pytest.fixture(scope="module")
 def rigged(site: Dashboard) -> Iterator[tuple[Dashboard, FakeService]]:
-    """A dashboard of the made-up site whose root service is ours."""
+    """A dashboard of the invented site with our root service."""
     with own_folder() as folder, ExitStack() as stack:
         service = stack.enter_context(fake(Path(tempfile.mkdtemp(dir=session.folder())) / "s"))
         path = Path(service.socket.getsockname())
@@ -114,7 +114,7 @@ def address(site: Dashboard) -> str:
 
 
 def memory(pid: int, name: str = "VmRSS") -> int:
-    """Bytes of a process's memory, according to the kernel."""
+    """Returns the bytes of a process's memory, according to the kernel."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
 

@@ -170,7 +170,7 @@ def test_a_restore_takes_no_path_that_leads_out(olga: Visitor) -> None:
 
 
 def jobs(who: Visitor) -> int:
-    """How many restores were started."""
+    """Returns how many restores were started."""
     return who.get("/jobs?part=asked").text.count("/jobs/2")
 
 

@@ -1,4 +1,4 @@
-"""The pages of files, in front of a real pool, through the real dashboard and the real root service."""
+"""The pages of files of a real pool, through the real dashboard and the real root service."""
 
 import hashlib
 import io
@@ -29,18 +29,18 @@ def source(shop: Dashboard) -> bytes:
 
 
 def data_of(shop: Dashboard, path: bytes, night: int = -1) -> Path:
-    """The real path of a path in a backup of `shop`."""
+    """Returns the real path of a path in a backup of `shop`."""
     assert shop.nights
     return shop.nights.data("shop", os.fsdecode(path), shop.nights.names("shop")[night])
 
 
 def listed(folder: Path) -> list[bytes]:
-    """The names in a folder, as the kernel has them."""
+    """Returns the names in a folder, according to the kernel."""
     return [os.fsencode(path.name) for path in folder.iterdir()]
 
 
 def names_of(page: Page, source: bytes) -> list[bytes]:
-    """The names in a folder's table, from what its links lead to."""
+    """Returns the names in a folder's table, from the targets of its links."""
     names = [path_in(address) for address in page.addresses("/files/shop?")]
     return [path.rsplit(b"/", 1)[1] for path in dict.fromkeys(names) if path.startswith(source + b"/") and path != source]
 

@@ -1,4 +1,4 @@
-"""What templates may use, without a page around it."""
+"""The filters and functions of templates, without a page around them."""
 
 import re
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ def test_what_stands_between_backquotes_is_a_command_and_nothing_is_markup(text:
 
 
 def test_every_link_of_a_template_or_page_leads_to_a_page_that_there_is() -> None:
-    """A view that is renamed breaks only the page that links to it, with an error 500."""
+    """Renaming a view breaks only the pages that link to it, with an error 500."""
     app = Flask("links")
     for page in PAGES:
         app.register_blueprint(page.blueprint)

@@ -105,7 +105,7 @@ def test_what_is_wrong_is_said_in_a_line_and_with_a_hint(tmp_path: Path) -> None
 
 
 def test_users_are_imported_whole_or_not_at_all(tmp_path: Path) -> None:
-    """An attempt that failed midway would leave some of them, and no second one would be taken."""
+    """An attempt that failed midway would leave some of the users, and a second attempt would be refused."""
     first = made(tmp_path)
     second = replace(first, data=tmp_path / "second")
     cli(first, "user", "add", "alice", "--hosts", "web*,db1", given=PASSWORD)
@@ -134,7 +134,7 @@ def test_users_are_imported_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_nothing_that_was_written_into_the_folder_of_users_moves_a_terminal(tmp_path: Path) -> None:
-    """An attacker on the dashboard can write anything there; root lists it."""
+    """An attacker on the dashboard can write anything there, and root lists it."""
     settings, evil = made(tmp_path), "joe\x1b]0;owned\x07\x1b[2J\nroot\u202e"
     cli(settings, "user", "add", "joe", given=f"{PASSWORD}\n")
     cli(settings, "token", "add", "joe")
@@ -193,7 +193,7 @@ def of_stranger(path: Path) -> Path:
 
 
 def as_root(data: Path, *words: str) -> str:
-    """The output of the command, with any exit status."""
+    """Returns the output of the command, with any exit status."""
     return work(*WEB, "--data", data, *words, input=f"{PASSWORD}\n", cwd=ROOT, check=False).stderr
 
 
@@ -347,7 +347,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """As a user without rights where there is root to become it: the catalogue is read as it is read by the dashboard."""
+    """Runs as a user without rights if the test is root, so that it reads the catalogue as the dashboard does."""
     top = Path(tempfile.mkdtemp(prefix="web-", dir=session.folder()))
     top.chmod(0o755)
     place = Path(tempfile.mkdtemp(prefix="login-", dir="/tmp"))  # a socket's path has at most 107 bytes

@@ -297,7 +297,7 @@ def test_no_user_is_sent_to_another_site_after_the_login(here: Gate, address: st
 
 @given(st.text(max_size=30).map(lambda text: "/" + text))
 def test_what_counts_as_within_has_no_host_for_a_browser(address: str) -> None:
-    """As the URL standard reads it: tabs and newlines are dropped, backslashes are slashes."""
+    """The URL standard drops tabs and newlines, and treats backslashes as slashes."""
     read = re.sub(r"[\t\r\n]", "", address).strip().replace("\\", "/")
     if is_within(address):
         assert read.startswith("/")
@@ -350,7 +350,7 @@ def test_a_user_who_logs_in_again_and_again_keeps_only_the_newest_sessions(here:
 def test_a_login_during_a_change_of_the_password_does_not_outlive_it(
     here: Gate, settings: Settings, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Otherwise repeated logins with the old password would succeed between the check and the session."""
+    """Otherwise repeated logins with the old password would succeed between the check and the new session."""
     store, right = Store(settings.data), passwords.is_right
 
     def check_and_change(text: str | None, password: str) -> bool:

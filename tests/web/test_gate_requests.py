@@ -1,4 +1,4 @@
-"""What holds for every request, whichever page it is for: logins, headers, forms, names, proxies, errors."""
+"""Rules for every request, whichever page it asks for: logins, headers, forms, names, proxies, errors."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""Pure parts of the dashboard's ground: paths that are bytes, times in a zone with daylight saving, cached results."""
+"""Functions of the dashboard without input or output: paths of any bytes, times in a zone with daylight saving, cached results."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

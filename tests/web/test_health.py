@@ -1,4 +1,4 @@
-"""/healthz and /metrics: what a monitor may know, and that the numbers are those of the catalogue."""
+"""/healthz and /metrics: the facts that a monitor may know, and numbers that equal those of the catalogue."""
 
 import json
 import re
@@ -24,7 +24,7 @@ from web.source import Caches, RequestContext
 
 
 def samples(web: Dashboard, who: str = OPERATOR) -> dict[tuple[str, tuple[str, ...]], float]:
-    """By name and label values, in the order of the labels' names, without the pool's."""
+    """Returns the samples by name and label values, in the order of the labels' names, without the pool's."""
     answer = web.get("/metrics", who)
     assert answer.status == 200, answer.text
     return {

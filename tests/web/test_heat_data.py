@@ -1,4 +1,4 @@
-"""Recorded states as the dashboard finds and draws them: against files made here, and the program's own pictures."""
+"""Recorded states as the dashboard finds and draws them: compared with files made here, and the program's own pictures."""
 
 import gzip
 import io
@@ -37,7 +37,7 @@ print([name for name in sys.modules if name not in pure and name.startswith(held
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six days of a filesystem that gets a second device half way, and files that are not states."""
+    """A folder with six days of a filesystem that gets a second device half way, and files that are not states."""
     path = tmp_path_factory.mktemp("states") / "pictures"
     path.mkdir()
     states = growing(DAYS)
@@ -121,7 +121,7 @@ def _pixels(data: bytes) -> np.ndarray:
 
 
 def test_in_a_timelapse_a_place_stays_the_same_place(folder: Path) -> None:
-    """A second device came half way: drawn alone the first pictures are of another scale, in the timelapse they are not."""
+    """A second device was added half way: the first pictures drawn alone have another scale, but not in the timelapse."""
     painter = Painter(folder)
     gallery = painter.states.gallery()
     first, last = gallery.recorded[0], gallery.recorded[-1]

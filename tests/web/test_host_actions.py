@@ -1,4 +1,4 @@
-"""An operator's actions on a host's page are done by the real root service: checked in the pool's own files."""
+"""The real root service does an operator's actions on a host's page; the tests check the pool's files."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def service(shared_btrfs: Path) -> Iterator[tuple[Nights, Service]]:
 
 
 def sent(olga: FlaskClient, path: str, **words: str) -> str:
-    """The page after the form, which must report that it is done."""
+    """Sends the form and returns the next page, which must report that the action is done."""
     csrf = token(olga.get(f"{path}?backup={words.get('backup', '')}").text)
     answer = olga.post(path, data={"csrf_token": csrf, **words})
     assert answer.status_code == 303, answer.text
@@ -72,7 +72,7 @@ def test_a_reason_may_be_as_long_as_in_the_api_and_a_longer_one_is_refused_not_c
 
 
 def maximum_lengths(part: Any) -> Iterator[dict[str, Any]]:
-    """The described parts of an OpenAPI document that have one."""
+    """Yields the described parts of an OpenAPI document that have a maximum length."""
     if isinstance(part, dict) and {"maxLength", "description"} <= part.keys():
         yield part
     for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():

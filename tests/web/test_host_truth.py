@@ -1,4 +1,4 @@
-"""The pages of hosts equal `backupd`'s output for a real pool: states, lists, and why each backup is kept."""
+"""The pages of hosts equal `backupd`'s output for a real pool: states, lists, and the reason why each backup is kept."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What strangers and other sites may try: every address without a login, forms from elsewhere, odd headers, odd parameters."""
+"""Attempts of strangers and other sites: every address without a login, forms from elsewhere, odd headers, odd parameters."""
 
 import re
 from collections.abc import Iterator
@@ -33,13 +33,13 @@ VALUES = {
 
 
 def rules(web: Dashboard, method: str) -> list[Rule]:
-    """All of the application's routes with that method, except public files."""
+    """Returns all of the application's routes with that method, except public files."""
     app = create_app(Settings("main", web.state, web.data.parent / "rules", web.data.parent / "none"))
     return [rule for rule in app.url_map.iter_rules() if method in (rule.methods or ()) and rule.endpoint != "static"]
 
 
 def filled(rule: Rule, values: dict[str, str] = VALUES) -> str:
-    """The rule's address with something in the place of each variable."""
+    """Returns the rule's address with a value in the place of each variable."""
     return VARIABLE.sub(lambda match: quote(values.get(match[1], "x"), safe=""), rule.rule)
 
 
@@ -90,7 +90,7 @@ def test_the_cookie_is_not_for_scripts_nor_for_other_sites(site: Dashboard) -> N
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_a_change_is_never_asked_for_by_an_address_alone(site: Dashboard, method: str) -> None:
-    """A picture or a link elsewhere makes a browser GET whatever it likes, with the cookie: so no GET may change anything."""
+    """A picture or a link on another site makes a browser send any GET with the cookie, so no GET may change anything."""
     changing = {filled(rule) for rule in rules(site, "POST")} - {filled(rule) for rule in rules(site, "GET")}
     for path in changing if method == "GET" else ():
         assert with_cookie(site, path).status in (404, 405), path
@@ -163,7 +163,7 @@ def test_every_answer_has_its_headers(site: Dashboard) -> None:
 
 
 def _without_text(page: str) -> str:
-    """The tags of a page alone, their values with them."""
+    """Returns only the tags of a page, with their values."""
     return "".join(re.findall(r"<[^>]*>", page))
 
 
@@ -177,7 +177,7 @@ ODD = st.one_of(
 
 
 def raw(text: str) -> str:
-    """Percent-encoded as its bytes; a lone surrogate stays one, which is not UTF-8."""
+    """Returns the text percent-encoded as its bytes; a lone surrogate stays, which is not UTF-8."""
     return quote(text.encode("utf-8", "surrogatepass"), safe="")
 
 
@@ -254,7 +254,7 @@ def test_a_customer_reads_no_page_about_others(site: Dashboard) -> None:
 
 
 def _shown(page: str) -> str:
-    """Without the address itself, which a page may repeat in a link back."""
+    """Returns the page without the host in its own address, which the page may repeat in a link back."""
     return page.replace("mail0002.example.org", "")
 
 

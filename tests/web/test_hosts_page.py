@@ -1,4 +1,4 @@
-"""The list of hosts: searched, filtered, sorted, cut into pages; and quick with 3,000 of them."""
+"""The list of hosts: searched, filtered, sorted, cut into pages; and fast with 3,000 hosts."""
 
 import html
 import re
@@ -32,7 +32,7 @@ def _morning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A host in each state, two healthy ones, and one that is no longer configured."""
+    """A catalogue with a host in each state, two healthy hosts, and one that is no longer configured."""
     path = tmp_path_factory.mktemp("hosts") / "state"
     backups = [
         backup("ok1", EVENING, bytes=1 << 30, new_bytes=1 << 20),
@@ -84,7 +84,7 @@ def test_damaged_and_altered_backups_are_remarked_in_the_list_on_the_overview_an
 
 
 def names(page: str) -> list[str]:
-    """The hosts in the table, from top to bottom."""
+    """Returns the hosts in the table, from top to bottom."""
     return re.findall(r'<th scope="row"><a href="/hosts/([^"]+)"', page)
 
 
@@ -180,7 +180,7 @@ def test_without_hosts_it_says_so(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """3,000 hosts, each with eight nights."""
+    """A catalogue of 3,000 hosts, each with eight nights."""
     path = tmp_path_factory.mktemp("large") / "state"
     every = [HostConfig(f"host{number:04}", group=f"g{number % 7}") for number in range(3000)]
     with write(path, every) as catalogue:
@@ -202,7 +202,7 @@ def test_all_hosts_are_on_pages_of_a_hundred_and_each_is_on_one(large: Path) -> 
 
 @pytest.mark.slow
 def test_the_catalogue_is_not_asked_host_by_host(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite itself reports the statements, of a request without cached results."""
+    """SQLite itself reports the statements of a request without cached results."""
     lines: list[str] = []
     connect = sqlite3.connect
 

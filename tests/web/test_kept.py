@@ -1,4 +1,4 @@
-"""Cached results between requests: for how long, which request computes them, and which changes end them."""
+"""Cached results between requests: how long they are valid, which request computes them, and which changes end them."""
 
 import html
 import json
@@ -31,7 +31,7 @@ from web.source import Caches
 
 
 class Clock:
-    """A clock that only moves when set. Its date is the present one, unless that is set, too."""
+    """A clock that only moves when set. Its date is the present date, unless a test sets it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -53,7 +53,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Of a catalogue that was written some time ago."""
+    """The file of a catalogue that was written some time ago."""
     touch(tmp_path, "0")
     time.sleep(0.06)
     return tmp_path / "dashboard.sqlite"
@@ -103,7 +103,7 @@ def test_a_change_is_seen_after_a_second(file: Path, clock: Clock) -> None:
 
 
 def test_what_is_computed_just_after_a_change_stands_for_a_second_only(file: Path, clock: Clock) -> None:
-    """The next change may come within the same tick of the filesystem's clock, and leave no trace in the file's times."""
+    """The next change may come within the same tick of the filesystem's clock, and leave the file's times as they are."""
     kept, compute = Caches().current, counting()
     touch(file.parent, "1")
     clock.date_ns = file.stat().st_ctime_ns  # on a busy machine, more than a tick may have passed since
@@ -116,7 +116,7 @@ def test_what_is_computed_just_after_a_change_stands_for_a_second_only(file: Pat
 
 
 def test_what_is_made_of_older_results_is_no_younger_than_they(file: Path, clock: Clock) -> None:
-    """Otherwise a list a second old would count as current for half a minute."""
+    """Otherwise a list that is a second old would count as current for half a minute."""
     kept, inner, outer = Caches().current, counting(), counting()
     both = lambda: (outer(), kept.get("inner", inner, of(file)))  # noqa: E731
     kept.get("inner", inner, of(file))
@@ -142,7 +142,7 @@ def test_a_form_that_was_sent_ends_all_results_also_those_that_are_being_compute
 
 
 def together(count: int, ask: Callable[[], object]) -> list[object]:
-    """The results of that many parallel threads; an OperatorError as its message."""
+    """Returns the results of that many parallel threads; an OperatorError as its message."""
     rows: list[object] = []
 
     def try_once() -> None:
@@ -240,7 +240,7 @@ def test_an_answer_that_took_long_is_as_new_as_its_end(clock: Clock, monkeypatch
 
 
 def test_who_may_not_ask_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later and waiting requests of others do not get the error that another user's session has ended."""
+    """Later and waiting requests of other users do not get the error that this user's session has ended."""
     under_way, go_on = threading.Event(), threading.Event()
 
     class Service:
@@ -281,7 +281,7 @@ def test_who_may_not_ask_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_page_after_a_form_shows_what_was_written_meanwhile(tmp_path: Path, clock: Clock) -> None:
-    """A form of any kind: here that which logs out and in again."""
+    """The form may be of any kind: here, logging out and in again."""
     write(tmp_path, [HostConfig("web1")], [backup("web1", EVENING)], [run("web1", EVENING)]).close()
     time.sleep(0.06)  # a file written just now is not cached
     visitor = client(tmp_path)

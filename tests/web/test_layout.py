@@ -1,4 +1,4 @@
-"""The layout of pages, measured by a real browser: what a telephone shows first, what scrolls, what fits."""
+"""The layout of pages, measured by a real browser: the first screen of a telephone, which parts scroll, whether texts fit."""
 
 import io
 from datetime import UTC, datetime, timedelta
@@ -67,7 +67,7 @@ def test_a_table_that_goes_on_has_a_shadow_at_that_edge_until_its_end_is_seen(si
         assert table.evaluate("e => e.scrollWidth - e.clientWidth") > 200
 
         def shade() -> float:
-            """Contrast of the edge with its surroundings, both in the gap above the heading's text."""
+            """Returns the contrast of the edge with its surroundings, both in the gap above the heading's text."""
             image = looked_at(table)
             wide = image.width
             parts = [image.crop((wide - left, 3, wide - to, 8)) for left, to in ((EDGE, 2), (6 * EDGE, 5 * EDGE))]
@@ -133,7 +133,7 @@ def test_the_labels_of_charts_are_whole(site: Dashboard, browser: Browser) -> No
 
 
 def quiet_day() -> str:
-    """A day on which jobs ran and nothing was written, so that the numbers at the axis are short."""
+    """A day with jobs but without writes, so that the numbers at the axis are short."""
     start = datetime(2026, 6, 1, tzinfo=UTC)
     end = start + timedelta(days=1)
     slots, ran = (Slot(start, end, 300.0, 0.0, 0.0),), (Phase("balance", start, end),)
@@ -142,7 +142,7 @@ def quiet_day() -> str:
 
 
 def test_the_files_of_a_trend_and_of_a_day_are_whole_and_true_to_their_values(browser: Browser) -> None:
-    """Read back from the browser's pixels: of each 30 TiB allocated 20 are used. The ground is white, whatever shows it."""
+    """Read from the browser's pixels: of each 30 TiB allocated 20 are used. The background is white on any page."""
     start = datetime(2026, 6, 1, tzinfo=UTC)
     points = [Point(start + timedelta(days=day), 40 << 40, 30 << 40, 20 << 40, 0.01, 0, 9.5) for day in range(60)]
     trend = TrendData("/srv/backup" * 12, start, start + timedelta(days=60), ZONE, points)
@@ -169,7 +169,7 @@ def _is_near(colour: Any, wanted: tuple[int, int, int]) -> bool:
 
 
 def _cut(page: Page) -> list[str]:
-    """Labels of the drawing that the page holds which are not all in it."""
+    """Returns the drawing's labels that are not completely inside it."""
     result: list[str] = page.evaluate(
         "[...document.querySelectorAll('text')].filter(e => { const box = e.getBBox();"
         " return box.x < 0 || box.x + box.width > e.ownerSVGElement.viewBox.baseVal.width; }).map(e => e.textContent)"

@@ -1,4 +1,4 @@
-"""An operator of some hosts, against the rest: on a real pool, with a real root service behind, by every way that there is."""
+"""An operator of some hosts cannot reach the other hosts in any way: on a real pool, with a real root service."""
 
 import http.client
 import json
@@ -20,7 +20,7 @@ API = "/api/v1"
 
 
 class Otto:
-    """He may do everything with the host `lab`, and does not know that there is a `shop`."""
+    """He may do everything with the host `lab`, and does not know that `shop` exists."""
 
     def __init__(self, web: Dashboard) -> None:
         self.web, self.token = web, "btrkeep_otto" + "x" * 40
@@ -48,7 +48,7 @@ def otto(shop: Dashboard) -> Iterator[Otto]:
 
 
 def started_for_shop(web: Dashboard, verb: str, path: str) -> str:
-    """A job of the other host, from the root service itself."""
+    """Starts a job of the other host in the root service, waits for its end, and returns its id."""
     assert web.service
     agent = web.service.agent(OPERATOR)
     words = {"paths": [path], "to": "host", "overwrite": "never"} if verb == "restore" else {}
@@ -92,7 +92,7 @@ def test_nothing_can_be_done_with_another_host_by_whatever_name(shop: Dashboard,
 
 
 def test_in_a_backup_of_his_own_host_there_is_no_way_out_of_it(shop: Dashboard, otto: Otto) -> None:
-    """`lab` is the folder `folder` of the source; the other files of it are not in its backups."""
+    """`lab` is the folder `folder` of the source; its backups do not contain the other files of the source."""
     assert shop.nights
     for path in (
         f"{shop.nights.source}/folder/../prices.txt",

@@ -1,4 +1,4 @@
-"""The night in one sentence: pure, with a made-up night of which everything is known."""
+"""The night in one sentence, computed from an invented night of which everything is known."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ LAST_TIME = datetime(2026, 11, 19, 21, 30, tzinfo=UTC)
 
 
 def at(text: str) -> datetime:
-    """A local time of Berlin: 20 22:00 is the evening of the 20th."""
+    """Returns a local time of Berlin: 20 22:00 is the evening of the 20th."""
     day, _, clock = text.partition(" ")
     hour, _, minute = clock.partition(":")
     return datetime(2026, 11, int(day), int(hour), int(minute), tzinfo=BERLIN).astimezone(UTC)
@@ -39,7 +39,7 @@ def facts(last: datetime | None) -> HostFacts:
 def hosts_with(
     hosts: Sequence[HostConfig], runs: Sequence[HostRuns], now: datetime = MORNING, alive: frozenset[int] = frozenset()
 ) -> NightFacts:
-    """All hosts had their last complete backup two nights ago, except for the given runs."""
+    """Returns hosts whose last complete backup was two nights ago, except for the given runs."""
     newest = {run.host: run.started for run in runs if run.outcome == "complete"}
     return NightFacts(
         {host.name: host for host in hosts},

@@ -1,4 +1,4 @@
-"""The overview as it is shown: fresh installs, people who see some hosts only, what runs now, alarms, hostile text."""
+"""The overview as it is shown: new installations, users who see only some hosts, present runs, alarms, hostile text."""
 
 import html
 import json
@@ -45,7 +45,7 @@ def host(name: str, window: Window | None = WINDOW, **more: object) -> HostConfi
 
 
 def text_of(page: str) -> str:
-    """The words of a page, without its tags."""
+    """Returns the text of a page, without its tags."""
     return " ".join(re.sub(r"<[^>]*>", " ", page.partition('id="main"')[2]).split())
 
 
@@ -106,7 +106,7 @@ def test_it_invents_no_first_night(tmp_path: Path, verdict: ScheduleVerdict | No
 
 
 def installed_this_morning(state: Path, names: Sequence[str], runs: Sequence[Run] = ()) -> None:
-    """Hosts that were configured an hour ago, and their runs since."""
+    """Makes hosts that were configured an hour ago, and their runs since."""
     write(state, [], [], []).close()
     with Catalogue.open(state) as catalogue:
         settings = PoolSettings(Path("/srv/backup"), state, zone=BERLIN)
@@ -157,7 +157,7 @@ def test_after_a_rebuild_on_the_first_day_no_night_is_told_of_that_never_was(tmp
 def test_a_night_is_named_by_both_its_dates_also_on_the_day_on_which_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a window a night begins at noon, and here it is one o'clock."""
+    """Without a window a night begins at noon; here it is one o'clock."""
     monkeypatch.setattr(RequestContext, "now", NOW + 4 * HOUR)
     write(tmp_path / "state", [host("web1", window=None)], [], [run("web1", NOW + 3.5 * HOUR)]).close()
     words = text_of(client(tmp_path / "state").get("/").text)
@@ -423,7 +423,7 @@ def test_the_list_names_the_services_that_notified_but_no_address(tmp_path: Path
 
 
 def numbers_of(state: Path) -> str:
-    """What a monitor reads of it."""
+    """Returns the metrics that a monitor would read."""
     source = RequestContext(Settings("main", state, state, state), Caches())
     try:
         return metrics_text(source).decode()

@@ -1,4 +1,4 @@
-"""The verdict on the overview, and hosts with a damage: who reads only the first line learns what needs attention."""
+"""The verdict on the overview, and hosts with damage: the first line alone names everything that needs attention."""
 
 import json
 import re

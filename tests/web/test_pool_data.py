@@ -1,4 +1,4 @@
-"""What the pages of the pool say, against what our own commands and SQLite say of the same catalogue."""
+"""The data on the pool's pages, compared with our own commands and SQLite on the same catalogue."""
 
 import json
 import sqlite3
@@ -39,7 +39,7 @@ Made = tuple[Catalogue, sqlite3.Connection, datetime]
 
 @dataclass
 class Bed:
-    """A real pool whose catalogue has a year of samples, expiries and balances that never were."""
+    """A real pool whose catalogue has a year of samples, expiries and balances that are invented."""
 
     nights: Nights
     filesystem: str
@@ -52,7 +52,7 @@ class Bed:
 
 @pytest.fixture(scope="module")
 def bed(_shared_mount: Path) -> Iterator[Bed]:
-    """Filled by bench/site_history.py, independent of the pages."""
+    """A bed filled by bench/site_history.py, which does not depend on the pages."""
     top = _shared_mount / "pool-data"
     work("btrfs", "-q", "subvolume", "create", top)
     try:
@@ -183,7 +183,7 @@ def test_expiries_are_those_of_the_catalogue_with_what_each_deletion_took(
 
 
 def test_nights_add_up_to_the_runs_of_the_catalogue(made: Made) -> None:
-    """All runs of the made-up site have one process number, as after a year of boots: nights are distinguished by time."""
+    """All runs of the invented site have the same process number, as after a year of boots: nights are distinguished by time."""
     catalogue, plain, _now = made
     nights = catalogue.nights()
     count, new = plain.execute("select count(*), sum(literal_bytes) from run where night").fetchone()

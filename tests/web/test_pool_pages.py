@@ -31,7 +31,7 @@ HUGE = "9" * 40
 
 @dataclass
 class Bed:
-    """Three people who look at the same site; `customer` sees the hosts web*."""
+    """Three users who see the same site; `customer` sees the hosts web*."""
 
     state: Path
     operator: FlaskClient
@@ -54,7 +54,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Bed:
 
 
 def plain(page: str) -> str:
-    """The text of a page, without its markup."""
+    """Returns the text of a page, without its markup."""
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", page)))
 
 
@@ -72,7 +72,7 @@ def test_every_page_answers_an_operator_and_a_viewer_and_is_free_of_foreign_mark
 
 @pytest.mark.slow
 def test_all_links_of_the_pages_lead_somewhere(bed: Bed) -> None:
-    """Of links that differ in their numbers alone one is followed."""
+    """If links differ only in their numbers, the test follows only one of them."""
     links: dict[str, str] = {}
     for path in PAGES:
         page = bed.viewer.get(path).text

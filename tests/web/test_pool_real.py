@@ -1,4 +1,6 @@
-"""The pages of the pool on a real btrfs, with the root service and in a real browser: against dump-tree, sysfs and the programs."""
+"""The pages of the pool on a real btrfs, with the root service and in a real browser, compared with dump-tree, sysfs and the
+programs.
+"""
 
 import io
 import json
@@ -49,7 +51,7 @@ class Bed:
 
 @pytest.fixture(scope="module")
 def bed(no_leftovers: None) -> Iterator[Bed]:
-    """A separate btrfs on two devices, without writes after its state is recorded, so that dump-tree prints the same."""
+    """A separate btrfs on two devices, without writes after its state is recorded, so that dump-tree prints the same state."""
     point = btrfs.make("2G", 2, ("-d", "raid1", "-m", "raid1"))
     try:
         yield from _served(point)
@@ -82,7 +84,7 @@ def _served(point: Path) -> Iterator[Bed]:
 
 
 def _block_groups(point: Path) -> list[tuple[int, int, int, int]]:
-    """From the block group tree where there is one."""
+    """Reads the block groups, from the block group tree where it exists."""
     return dumped.block_groups(point, 11) or dumped.block_groups(point, 2)
 
 

@@ -1,4 +1,4 @@
-"""The commands of btrkeep-web that take users to another server."""
+"""The commands of btrkeep-web that move users to another server."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A restore from the dashboard, from the choice to the files that are back."""
+"""A restore from the dashboard, from the choice to the restored files."""
 
 import json
 import os
@@ -27,19 +27,19 @@ def olga(shop: Dashboard) -> Visitor:
 
 @pytest.fixture
 def ada(shop: Dashboard) -> Visitor:
-    """Who may choose a folder of the host."""
+    """A user who may choose a folder of the host."""
     return visitor(shop, ADMIN)
 
 
 @pytest.fixture
 def into() -> Iterator[Path]:
-    """A folder of the host's, which is this machine behind a stand-in for ssh."""
+    """A folder of the host, which is this machine behind a stand-in for ssh."""
     with own_folder() as folder:
         yield folder / "restored"
 
 
 def form_of(page: Page) -> list[tuple[str, str]]:
-    """The fields that a browser would send from the page's unchanged form."""
+    """Returns the fields that a browser would send from the page's unchanged form."""
     lines = []
     for field in page.fields:
         chosen = field.get("type") not in ("radio", "checkbox") or "checked" in field
@@ -53,7 +53,7 @@ def with_(fields: list[tuple[str, str]], **other: str) -> list[tuple[str, str]]:
 
 
 def wait(who: Visitor, job: str) -> dict[str, object]:
-    """The job, when it has its end."""
+    """Waits for the job's end and returns the job."""
     assert who.web.service
     end = time.monotonic() + 60
     while True:
@@ -187,7 +187,7 @@ def test_a_job_of_another_host_or_kind_is_no_preview(olga: Visitor, shop: Dashbo
 
 
 def test_an_operator_restores_to_where_the_files_were_and_nowhere_else(olga: Visitor, shop: Dashboard, into: Path) -> None:
-    """A file that is planted anywhere on a host and restored into /etc/cron.d would make him root there."""
+    """A user who can put a file anywhere on a host and restore it into /etc/cron.d would be root there."""
     assert shop.nights
     path = f"{source_of(shop).decode()}/prices.txt"
     form = Page(olga.get(f"/restore/shop?path={path}"))

@@ -1,4 +1,4 @@
-"""A look at a host that takes longer than a person waits: the page that waits for it instead."""
+"""The preview on a host takes longer than users wait: they get a page that waits for it."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which texts of a run a user limited to some hosts sees: depends on their author, not on names in them."""
+"""Which texts of a run a user limited to some hosts sees: this depends on their author, not on names in the texts."""
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta

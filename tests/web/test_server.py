@@ -1,4 +1,4 @@
-"""waitress as the dashboard uses it: clients that take nothing, or give a byte at a time, or ask for too much; over sockets."""
+"""waitress as the dashboard uses it: clients that read nothing, send a byte at a time, or request too much; over sockets."""
 
 import http.client
 import socket
@@ -62,7 +62,7 @@ CUSTOMER = ("acme-*",)
 
 
 def answers(environ: dict[str, Any], start: Callable) -> list[bytes]:
-    """An answer for the viewer whom the path names, as the application gives it."""
+    """Returns an answer for the viewer whom the path names, as the application does."""
     try:
         ours.require_read(Viewer(environ["PATH_INFO"], "viewer", CUSTOMER if "acme" in environ["PATH_INFO"] else None))
     except TooManyRequests:
@@ -87,7 +87,7 @@ def app(environ: dict[str, Any], start: Callable) -> Iterable[bytes]:
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Two threads, and little patience."""
+    """The port of a server with two threads and short timeouts."""
     for name, value in {"TAKING": 1.0, "ASKING": 1.0, "HURRY": 1.0, "CONNECTIONS": 20, "_LOOK": 0.2}.items():
         monkeypatch.setattr(ours, name, value)
     ended.clear()
@@ -117,7 +117,7 @@ def healthy(port: int, timeout: float = 3.0) -> bool:
 
 
 def line(port: int, sent: bytes) -> socket.socket:
-    """A client that takes nothing: its own buffer is small."""
+    """Sends the bytes and returns the client's socket, which has a small buffer; nothing is read from it."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(("127.0.0.1", port))
@@ -149,7 +149,9 @@ def answer(port: int, path: str) -> bytes:
 def test_who_reads_no_answer_gets_no_more(
     port: int, monkeypatch: pytest.MonkeyPatch, of_one: float, in_all: float, most: float, victim: str
 ) -> None:
-    """Others get theirs, unless far too much waits: who requests much on all threads at once passes the check with all of it."""
+    """Other clients get their answers, unless too many bytes wait: a client that requests much on all threads at once passes the
+    check with all of it.
+    """
     monkeypatch.setattr(ours, "TAKING", 60.0)
     for name, limit in {"OF_ONE": of_one, "IN_ALL": in_all, "MOST": most}.items():
         monkeypatch.setattr(ours, name, int(limit * ANSWER))
@@ -170,7 +172,7 @@ def test_who_reads_no_answer_gets_no_more(
 
 
 def test_connections_to_all_addresses_of_the_server_count_together() -> None:
-    """A client with IPv4 and IPv6 had twice as many unread bytes."""
+    """Otherwise a client with IPv4 and IPv6 would have twice as many unread bytes."""
     counts: list[int] = []
 
     def count(_environ: object, start: Callable) -> list[bytes]:
@@ -215,7 +217,7 @@ def test_who_takes_nothing_gives_its_thread_back(port: int, monkeypatch: pytest.
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ENDLESS)
 def test_who_takes_slowly_but_steadily_is_let_be(port: int, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    """Each time the client has taken LEAST bytes, the server's clock advances by a little less than TAKING."""
+    """Each time the client has read LEAST bytes, the server's clock advances by a little less than TAKING."""
     clock = Clock()
     monkeypatch.setattr(ours, "time", clock)
     with line(port, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()) as slow:

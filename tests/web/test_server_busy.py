@@ -1,4 +1,4 @@
-"""With a root service that answers nothing, and browsers that take nothing, the login and the pages of the catalogue still come."""
+"""The login and the catalogue's pages are served even if the root service does not answer and browsers read nothing."""
 
 import http.client
 import json
@@ -89,7 +89,7 @@ def port(app: Flask) -> Iterator[int]:
 
 
 def cookie_of(app: Flask, name: str) -> tuple[str, str]:
-    """The cookie of a logged-in user, and the token for their forms."""
+    """Returns the cookie of a logged-in user, and the token for their forms."""
     gate = Gate(app)
     gate.log_in(name)
     token, cookie = gate.token("/account"), gate.client.get_cookie("btrkeep")

@@ -1,4 +1,4 @@
-"""On a telephone each cell has its column's name beside it: the same that the table's head says on a wide screen."""
+"""On a telephone each cell shows its column's name, with the same text as the table's head on a wide screen."""
 
 import re
 from pathlib import Path

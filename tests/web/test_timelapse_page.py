@@ -1,4 +1,4 @@
-"""The timelapse in a real browser: slider, buttons and keys; and without JavaScript the links."""
+"""The timelapse in a real browser: slider, buttons and keys; without JavaScript, the links."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def _enter(context: BrowserContext, site: Dashboard) -> None:
 
 @pytest.fixture
 def film(site: Dashboard, browser: Browser) -> Iterator[tuple[Page, Noticed, list[str]]]:
-    """The page, at its newest moment, and the ids of all moments, oldest first."""
+    """The page at its newest moment, and the ids of all moments, oldest first."""
     with visit(browser, site.url) as (page, noticed):
         _enter(page.context, site)
         page.goto("/pool/timelapse")

@@ -1,4 +1,4 @@
-"""Pages about what the root service does not do at once, or not at all: a backup that waits, and a restore that it refuses."""
+"""Pages about actions that the root service delays or refuses: a backup that waits, and a refused restore."""
 
 import shlex
 import tempfile
@@ -33,7 +33,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(_shared_mount: Path) -> Iterator[Site]:
-    """A test must not change it."""
+    """The site, which tests must not change."""
     top = Path(tempfile.mkdtemp(prefix="waiting-", dir=_shared_mount)) / "top"
     work("btrfs", "-q", "subvolume", "create", top)
     nights = Nights(top)

@@ -1,5 +1,5 @@
-"""Data sent to a user who is limited to one host: nothing about other hosts, the configuration or the pool's paths, by any
-address, whatever is broken. A real pool, a real root service, a real dashboard; every answer is searched byte by byte.
+"""Data sent to a user who is limited to one host: nothing about other hosts, the configuration or the pool's paths, by any address,
+whatever is broken.
 """
 
 import json
@@ -71,7 +71,7 @@ class Site:
         return self.web.ask("POST", path, urlencode(form), Cookie=self.cookie, Content_Type="application/x-www-form-urlencoded")
 
     def leaks(self, method: str, path: str, answer: Answer) -> list[str]:
-        """Tell-tales in an answer, its headers with it; each with where it was."""
+        """Returns tell-tale texts in an answer and its headers, each with its place."""
         output = f"{answer.headers}\n{answer.text}"
         return [
             f"{method} {path} ({answer.status}): {output[max(0, at - 90) : at + 60]!r}"
@@ -80,7 +80,7 @@ class Site:
         ]
 
     def addresses(self, method: str) -> list[str]:
-        """Every route, for his host and for one that is nearly the other's name."""
+        """Returns every route, for his host and for a name that is nearly the other host's."""
         values = {**VALUES, "host": "lab", "job": self.job, "task": self.job, "backup": self.backup}
         return [
             filled(rule, {**values, "host": host})
@@ -122,7 +122,7 @@ def site(_shared_mount: Path) -> Iterator[Site]:
 
 
 def plant(nights: Nights) -> None:
-    """Texts in every column that the catalogue has for them, of both hosts.
+    """Writes texts of both hosts to every column that the catalogue has for texts.
 
     A column with the host's own text (a run's last lines, a backup's warnings) has such text, which reveals nothing.
     """
@@ -158,7 +158,7 @@ def all_well(site: Site) -> Iterator[None]:
 
 @contextmanager
 def a_broken_configuration(site: Site) -> Iterator[None]:
-    """Also about a host that is not known yet, and a section that stops everything."""
+    """Breaks the configuration for a while: a mistake of a host that is not known yet, and a section that stops everything."""
     was = site.nights.config.read_text()
     site.nights.config.write_text(f"{was}\n[host.{SECRET}-new]\nadress = '{SECRET}.example.org'\n[{SECRET}]\nx = 1\n")
     try:
@@ -185,7 +185,7 @@ def a_pool_that_is_gone(site: Site) -> Iterator[None]:
 
 @contextmanager
 def a_host_whose_folder_is_gone(site: Site) -> Iterator[None]:
-    """Its name is near the other's, so the root service asks whether that one was meant."""
+    """Renames the host's folder for a while. The new name is similar, so the root service asks whether that host was meant."""
     folder = site.nights.pool / "hosts" / "lab"
     folder.rename(folder.with_name(f"{SECRET}-lab"))
     try:
@@ -253,7 +253,7 @@ def test_nothing_of_another_host_or_of_this_machines_places_leaves(
 
 
 def more(site: Site) -> list[str]:
-    """With parameters."""
+    """Returns addresses with parameters."""
     path = quote(str(site.nights.source / "lab"))
     listed = [
         "/hosts?q=zz",
@@ -280,7 +280,7 @@ def more(site: Site) -> list[str]:
 
 
 def test_who_sees_all_hosts_reads_all_of_it(site: Site) -> None:
-    """Texts withheld from one user are shown to the other."""
+    """A user of all hosts sees the texts that are withheld from the other user."""
     assert SECRET in site.web.get(f"/api/v1/tasks/{site.job}").text
     with a_broken_configuration(site):
         output = site.web.ask("POST", "/api/v1/hosts/lab/run", "{}", Authorization=f"Bearer {site.web.tokens['olga']}").text
@@ -298,7 +298,7 @@ def test_what_is_withheld_has_a_reference_that_the_journal_has_with_the_whole_of
 
 
 def test_a_host_that_prints_names_hears_nothing_of_which_of_them_there_are(site: Site) -> None:
-    """An attacker on a host may read its runs: right and wrong guesses must look the same."""
+    """An attacker on a host may read its runs: right and wrong guesses of names must look the same."""
     nights = site.nights
     guessed = [SECRET, "zzsecre", str(nights.pool), f"{nights.pool}x", str(nights.state), "/srv/state"]
     below = [f"{nights.pool}/hosts/lab/key", "/srv/guess/hosts/lab/key"]

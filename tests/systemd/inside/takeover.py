@@ -1,5 +1,5 @@
-"""The possible actions of an attacker on the dashboard: running as its user, with its files, both sockets and the tokens of
-sessions.
+"""The possible actions of an attacker who controls the dashboard: running as its user, with its files, both sockets and the
+sessions' tokens.
 
 Prints a line of JSON for each attempt: its name, and "could", "could not", or how it was refused.
 `takeover.py words` first, as root: it logs people in, as the dashboard would, and prints the words of their sessions;
@@ -38,7 +38,7 @@ def login(name: str, password: str = PASSWORD, address: str = "192.0.2.1") -> An
 
 
 def words() -> dict[str, str]:
-    """Carol is logged in; other sessions are over, each in another way."""
+    """Logs in Carol, and makes other sessions that are over, each in another way."""
     word = {name: login(user)["word"] for name, user in WORDS.items()}
     RootServiceClient(LOGIN, "", session=word["logged out"]).ask("logout", address="")
     with closing(sqlite3.connect(USERS)) as store, store:
@@ -103,7 +103,7 @@ def has_hashes() -> bool:
 
 
 def flood(session: str, others: str) -> None:
-    """Requests above the limit, and one of another user at the same time."""
+    """Sends more requests than the limit, and one of another user at the same time."""
     refused = 0
     for _ in range(100):
         try:

@@ -1,4 +1,4 @@
-"""The content of two pools, by this program and SHA-256 alone, compared with their sources.
+"""The content of two pools, read by this program and SHA-256 alone, compared with their sources.
 
     truth.py change NUMBER FOLDER...  makes another version of each, and records it
     truth.py trees FIRST TOP          makes two dated trees below TOP, the first of them the FIRSTth, and records them
@@ -25,7 +25,7 @@ POOLS = [Path("/srv/backup"), Path("/mnt/second")]
 
 
 def manifest(top: Path) -> str:
-    """The tree below `top`, without link counts: they depend on the disk."""
+    """Returns the tree below `top`, without link counts, which depend on the disk."""
     lines, inodes = [], dict[int, str]()
     for path in sorted(top.rglob("*")):
         status = path.lstat()
@@ -83,21 +83,21 @@ def trees(first: int, top: Path) -> None:
 
 
 def complete(pool: Path) -> Iterator[tuple[str, Path]]:
-    """The backups that are called complete, by their host."""
+    """Yields the backups that are called complete, by their host."""
     for path in sorted(pool.glob("hosts/*/2*")):
         if (path / "backup.json").exists() and json.loads((path / "backup.json").read_text())["state"] == "complete":
             yield path.parent.name, path
 
 
 def top_of(backup: Path) -> Path:
-    """The folder of the backup that has what the source had."""
+    """Returns the folder of the backup that corresponds to the source."""
     paths = [Path(folder) for folder, _, files in os.walk(backup / "data") if "version" in files]
     assert len(paths) == 1, (backup, paths)
     return paths[0]
 
 
 def wrong_of(path: Path, by_name: dict[str, str], looked: dict[str, list[str]]) -> str:
-    """The faults of a backup. A correct one is read again only if its generation has changed."""
+    """Returns the faults of a backup. A correct backup is read again only if its generation has changed."""
     shown = subprocess.run(["btrfs", "subvolume", "show", path], capture_output=True, text=True, check=True).stdout
     fields = {line.split(":")[0].strip(): line.split(":", 1)[1].strip() for line in shown.splitlines() if ":" in line}
     state = [fields["UUID"], fields["Generation"]]
