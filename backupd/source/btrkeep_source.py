@@ -26,6 +26,7 @@ writes.
 
 import argparse
 import array
+import binascii
 import calendar
 import configparser
 import contextlib
@@ -64,6 +65,7 @@ MOST_PATHS = 2000
 SERVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
 SESSION = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,49})-(\d{8}T\d{6}Z)-[0-9a-f]{6}")
 PATIENCE = 10  # seconds in which a network filesystem or FUSE has to answer
+OLDEST_OF_OTHERS = 7 * 86400  # seconds: sessions of another system on the same filesystem
 LONGEST = 120  # seconds for a command of LVM or ZFS, and to wait for a lock
 
 # linux/btrfs.h
@@ -1051,12 +1053,15 @@ class Sessions:
 
     def remove_orphans(self, server: Optional[str], mounts: Iterable[MountEntry]) -> None:
         """Removes snapshots of which no session is recorded: /run is empty after a reboot. Without a server: old ones of all."""
-        recorded = set(self.names())
+        recorded, own = set(self.names()), tag_of(self.folder)
 
         def is_orphan(session: str) -> bool:
-            if not SESSION.fullmatch(session) or session in recorded:
+            if not SESSION.fullmatch(session) or session in recorded or server not in (None, owner_of(session)):
                 return False
-            return owner_of(session) == server if server else time.time() - start_of(session) > self.config.oldest
+            age = time.time() - start_of(session)
+            if session[-6:-4] != own:
+                return age > max(OLDEST_OF_OTHERS, self.config.oldest)
+            return bool(server) or age > self.config.oldest
 
         kinds = {mount.kind for mount in mounts}
         for mount in mounts:
@@ -1076,6 +1081,15 @@ class Sessions:
                     dataset, _, name = line.partition("@")
                     if name.startswith(PREFIX) and is_orphan(name[len(PREFIX) :].rpartition(".")[0]):
                         remove_zfs({"of": dataset, "name": name})
+
+
+def tag_of(state: str) -> str:
+    """Returns two hexadecimal digits for the sessions that are recorded in a folder of this system: a container may have the same
+    filesystem and the same --server, and its records are elsewhere."""
+    machine = b""
+    with contextlib.suppress(OSError), open("/etc/machine-id", "rb") as file:
+        machine = file.read()
+    return "%02x" % (binascii.crc32(machine + os.fsencode(state)) & 0xFF)
 
 
 def _locks(fd: int, kind: int) -> bool:
@@ -1962,7 +1976,8 @@ class Host:
         paths = self.paths(words)
         if not paths:
             raise RefusedRequest("begin needs the paths of the backup")
-        session = "{}-{}-{}".format(self.server, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), os.urandom(3).hex())
+        started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        session = "{}-{}-{}{}".format(self.server, started, tag_of(self.state), os.urandom(2).hex())
         dumps = self._dumps(paths)
         missing = can_mount()
         if os.geteuid():

@@ -1,6 +1,7 @@
 """A host with btrkeep-source: the program as the forced command of keys of a real ssh server, and a real rsync that requests it."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -32,8 +33,18 @@ class SourceHost:
         self.keys: dict[str, Path] = {}
 
     def words(self, server: str = "office") -> list[str]:
-        """Returns the command of a key's line."""
-        return [str(PROGRAM), "--config", str(self.config), "--state", str(self.state), "--server", server]
+        """Returns the command of a key's line. BTRKEEP_SOURCE_PYTHON names another Python for the program, such as 3.6."""
+        python = os.environ.get("BTRKEEP_SOURCE_PYTHON")
+        return [
+            *((python, "-I") if python else ()),
+            str(PROGRAM),
+            "--config",
+            str(self.config),
+            "--state",
+            str(self.state),
+            "--server",
+            server,
+        ]
 
     def ssh(self, server: str = "office", mode: str = "") -> tuple[str, ...]:
         if server + mode not in self.keys:

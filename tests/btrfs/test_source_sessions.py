@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from backupd.source import btrkeep_source as program
 from tests.beds import work
 from tests.beds.source_program import HIDDEN, SourceHost
 from tests.beds.ssh import Sshd
@@ -125,6 +126,29 @@ def test_a_session_that_is_too_old_is_ended_even_if_it_is_in_use(sshd: Sshd, btr
     assert json.loads(work(*host.words(), "clean").stdout) == {"format": 1, "removed": 1}
     assert process.wait(60) != 0
     assert host.left(btrfs_mount) == []
+
+
+def test_a_session_of_another_system_on_the_same_filesystem_stays(
+    host: SourceHost, sshd: Sshd, btrfs_mount: Path, tmp_path: Path
+) -> None:
+    """Such as a container, with the same --server. Each worker's tests are another system too, on the same machine."""
+    other = SourceHost(sshd, "[snapshots]\noldest = 1s\n")
+    while program.tag_of(str(other.state)) == program.tag_of(str(host.state)):
+        other = SourceHost(sshd, "[snapshots]\noldest = 1s\n")
+    (btrfs_mount / "file").write_text("x")
+    name = host.begin(btrfs_mount)["session"]
+    time.sleep(2)
+    other.end(other.begin(btrfs_mount)["session"])
+    work(*other.words(), "clean")
+    assert (host.fetch(name, btrfs_mount, tmp_path / "to") / "file").read_text() == "x"
+    host.end(name)
+    assert host.left(btrfs_mount) == []
+    old = btrfs_mount / HIDDEN / f"office-20260101T000000Z-{program.tag_of(str(host.state))}aaaa.0"
+    old.parent.mkdir(0o700)
+    work("btrfs", "-q", "subvolume", "create", old)
+    work("btrfs", "property", "set", old, "ro", "true")
+    other.end(other.begin(btrfs_mount)["session"])
+    assert not old.exists()
 
 
 def test_a_snapshot_without_a_record_is_removed_by_the_next_begin(host: SourceHost, btrfs_mount: Path) -> None:
