@@ -310,9 +310,21 @@ def index() -> str:
         now=_present(here, who),
         nights=current.nights,
         running=current.running,
-        chart=space_chart(here) if current.pool else None,
-        picture=_picture(here) if current.pool else None,
+        **_drawn(here, current),
     )
+
+
+@blueprint.get("/overview/rest")
+def rest() -> str:
+    """Returns the proofs, the copies and the pool, for the page to refresh."""
+    here = source()
+    current = overview(here, viewer())
+    return render_template("overview/rest.html", page=current, **_drawn(here, current))
+
+
+def _drawn(here: RequestContext, current: Overview) -> dict[str, Markup | Picture | None]:
+    """Returns the drawings of the pool; None without a pool that the viewer may see."""
+    return {"chart": space_chart(here) if current.pool else None, "picture": _picture(here) if current.pool else None}
 
 
 @dataclass(frozen=True, slots=True)

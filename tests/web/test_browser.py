@@ -201,6 +201,26 @@ def test_what_runs_moves_without_a_reload(site: Dashboard, browser: Browser) -> 
         noticed.nothing()
 
 
+def test_a_page_that_stays_open_has_the_present_verdict_also_in_its_tab(site: Dashboard, browser: Browser) -> None:
+    """Another verdict than the real one stands there at first, as on a page that was opened a day ago."""
+    with visit(browser, site.url) as (page, noticed):
+        enter(page, site.url, site.cookie)
+        page.clock.install()
+        page.goto("/")
+        title, icon = page.title(), page.locator("link[rel=icon]").get_attribute("href")
+        assert title.startswith("Needs attention")
+        clock = re.compile(r"^updated \d\d:\d\d:\d\d$")
+        expect(page.locator(".updated")).to_have_text(clock)
+        page.evaluate("document.title = 'All is well'; document.querySelector('link[rel=icon]').href = '/static/icon.svg'")
+        page.evaluate("for (const e of document.querySelectorAll('.updated, #pool-title')) e.textContent = 'yesterday'")
+        page.clock.run_for(61_000)
+        expect(page).to_have_title(title)
+        expect(page.locator("link[rel=icon]")).to_have_attribute("href", icon or "")
+        expect(page.locator("#pool-title")).to_have_text("Pool")
+        expect(page.locator(".updated")).to_have_text(clock)
+        noticed.nothing()
+
+
 def _with(progress: Progress, **changes: object) -> Progress:
     from dataclasses import replace
 

@@ -49,6 +49,11 @@
     const key = held && (held.id ? "#" + CSS.escape(held.id) : held.getAttribute("href") ? `a[href="${CSS.escape(held.getAttribute("href"))}"]` : "");
     section.replaceChildren(...document.adoptNode(fresh).childNodes);
     if (key) section.querySelector(key)?.focus();
+    const verdict = section.querySelector("[data-title]"); // that of the whole page, which its tab shows too
+    if (verdict) {
+      document.title = verdict.dataset.title;
+      document.querySelector("link[rel=icon]").href = verdict.dataset.icon;
+    }
   }
 
   function say(section, words) {
