@@ -54,6 +54,7 @@ class Rates:
     byte: float = 0.0
     """For each moved byte."""
     extent: float = 0.0
+    """For each moved extent."""
     reference: float = 0.0
     some: float = 0.0
     """In addition, for each of the first SOME references."""

@@ -26,7 +26,9 @@ class TrendData:
     name: str
     """The pool's name, safe to show."""
     since: datetime
+    """The start of the charts."""
     until: datetime
+    """The end of the charts."""
     zone: ZoneInfo
     """The time zone of the labels."""
     points: Sequence[Point]
