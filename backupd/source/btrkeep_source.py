@@ -27,10 +27,8 @@ writes.
 import argparse
 import array
 import binascii
-import calendar
 import configparser
 import contextlib
-import ctypes
 import errno
 import fcntl
 import fnmatch
@@ -41,7 +39,6 @@ import select
 import shlex
 import shutil
 import signal
-import socket
 import stat
 import struct
 import subprocess
@@ -49,6 +46,10 @@ import sys
 import threading
 import time
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # ctypes, datetime and socket load much, and not every request needs them
+    import socket
 
 FORMAT = 1
 VERSION = "1"
@@ -860,6 +861,14 @@ def drop_moved(plan: SnapshotPlan) -> None:
                     place.update(key=None, folder="", reason="it was renamed or deleted while the snapshots were taken")
 
 
+def parsed_time(text: str) -> float:
+    """Returns the time of 20261130T201500Z. Raises ValueError."""
+    import datetime as dt
+
+    month, day, hour, minute, second = (int(text[at : at + 2]) for at in (4, 6, 9, 11, 13))
+    return dt.datetime(int(text[:4]), month, day, hour, minute, second, tzinfo=dt.timezone.utc).timestamp()
+
+
 def moment() -> str:
     now = time.time()
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + ".%03dZ" % (now % 1 * 1000)
@@ -1109,7 +1118,7 @@ def start_of(session: str) -> float:
     """Returns the time of a session's start."""
     match = SESSION.fullmatch(session)
     try:
-        return calendar.timegm(time.strptime(match.group(2), "%Y%m%dT%H%M%SZ")) if match else 0.0
+        return parsed_time(match.group(2)) if match else 0.0
     except ValueError:  # such as 20261399T250000Z, which this program never writes
         return float("inf")
 
@@ -1343,7 +1352,7 @@ def _run_dump(argv: Sequence[str], deadline: float, out: Optional[int], owner: O
             os.setgroups([])
             os.setgid(owner[1])
             os.setuid(owner[0])
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # it ends when this program is killed
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends when this program is killed
 
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, cwd="/", start_new_session=True, preexec_fn=prepare
@@ -1457,11 +1466,16 @@ def require_allowed(path: str, allowed: Sequence[str], hint: str) -> None:
 
 
 # --- the view in which rsync runs -----------------------------------------------------------------------------------------------
-LIBC = ctypes.CDLL(None, use_errno=True)
+def prctl(option: int, value: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _call(name: str, *arguments: Any) -> int:
-    answer = getattr(LIBC, name)(*arguments)
+    import ctypes
+
+    answer = getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments)
     if answer < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
@@ -1469,6 +1483,8 @@ def _call(name: str, *arguments: Any) -> int:
 
 
 def mount_at(source: Optional[str], target: str, kind: Optional[str], flags: int, data: str = "") -> None:
+    import ctypes
+
     texts = [os.fsencode(text) if text is not None else None for text in (source, target, kind)]
     _call("mount", texts[0], texts[1], texts[2], ctypes.c_ulong(flags), os.fsencode(data) if data else None)
 
@@ -1770,9 +1786,11 @@ def history_of(names: Sequence[str], rules: str) -> Set[str]:
 
     Nothing is counted from now, so a wrong clock and a host that is no longer backed up lose none.
     """
-    times = sorted((_time_in(time_of(name)), name) for name in names)
     history: Set[str] = set()
-    for rule in rules.split(",") if rules else ():
+    if not rules:
+        return history
+    times = sorted((_time_in(time_of(name)), name) for name in names)
+    for rule in rules.split(","):
         period, _, count = rule.partition("=")
         first: Dict[str, str] = {}
         for when, name in times:
@@ -1857,7 +1875,7 @@ def _remove_old_kept_of(folder: str, server: Optional[str], keepers: Sequence[st
 
 def _time_in(text: str) -> float:
     try:
-        return calendar.timegm(time.strptime(text, "%Y%m%dT%H%M%SZ"))
+        return parsed_time(text)
     except ValueError:  # such as 20261399T250000Z, which this program never writes
         return float("inf")
 
@@ -2063,7 +2081,7 @@ class Host:
                 dump["error"] = 'a dump with stream = yes needs engine = "rsync" on the backup server'
         self.sessions.prepare()
         with self.sessions.locked():
-            remove_old_kept(read_mounts(), self.server, asked.keepers, paths)
+            self._remove_old_kept(asked.keepers, paths)
             answers = [keep_snapshot(path, self.server, asked, self.config.history) for path in paths]
         answer = {"format": FORMAT, "stream": stream_version(), "paths": answers, "dumps": dumps}
         if "--send" in asked.options:
@@ -2071,6 +2089,16 @@ class Host:
             write_stream(paths[0], self.server, answers[0]["id"], answers[0]["parent"], "--plain" in asked.options)
             sys.exit(0)
         return answer
+
+    def _remove_old_kept(self, keepers: Sequence[str], paths: Sequence[str]) -> None:
+        """Does that once a day for each server: it reads all subvolumes of the host."""
+        stamp = self.sessions.path("kept-" + self.server, ".read")
+        with contextlib.suppress(OSError):
+            if 0 <= time.time() - os.stat(stamp).st_mtime < 86400:
+                return
+        remove_old_kept(read_mounts(), self.server, keepers, paths)
+        os.close(os.open(stamp, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        os.utime(stamp)
 
     def send(self, words: Sequence[str]) -> None:
         """Writes a stream, and ends this program."""
@@ -2281,9 +2309,9 @@ class Host:
             # Without --perms, or while --inplace writes, a setuid file would get other content and keep the bit.
             options += ["--perms", "--chmod=u-s,g-s"]
             for capability in (CAP_SETFCAP, CAP_FSETID):
-                LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+                prctl(PR_CAPBSET_DROP, capability)
         if not config.restore_devices:
-            LIBC.prctl(PR_CAPBSET_DROP, CAP_MKNOD, 0, 0, 0)
+            prctl(PR_CAPBSET_DROP, CAP_MKNOD)
         if not config.restore_links:
             options.append("--safe-links")
         become([program, "--server", *options, "--", ".", *paths])
@@ -2324,6 +2352,8 @@ def call(host: Host, server: str, scheduled: bool) -> int:
     with host.sessions.locked("calling-" + name, 0):  # a server that hangs, or makes a long backup, must not keep others waiting
         if scheduled and time.time() < _appointed(appointment):
             return 0
+        import socket
+
         ours, theirs = socket.socketpair()
         options = [word for option in CALL_OPTIONS for word in ("-o", option)]
         argv = ["ssh", *host.config.call_ssh, "-i", host.config.call_key, *options, "--", server, "call"]
@@ -2349,7 +2379,7 @@ def call(host: Host, server: str, scheduled: bool) -> int:
     return 0
 
 
-def _call_answer(connection: socket.socket) -> Dict[str, Any]:
+def _call_answer(connection: "socket.socket") -> Dict[str, Any]:
     """Reads the line of JSON with which the server answers, and no byte more. All of it is checked."""
     line = b""
     while not line.endswith(b"\n"):

@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -320,3 +321,17 @@ def test_without_a_request_the_program_names_its_help(tmp_path: Path) -> None:
     done = work(PROGRAM, "--config", tmp_path / "none", check=False)
     assert done.returncode == 1
     assert "`btrkeep-source --help`" in done.stderr
+
+
+def test_old_snapshots_of_others_are_searched_once_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with real ones: the search reads all subvolumes of this machine, those of other tests too."""
+    searched = list[str]()
+    monkeypatch.setattr(program, "remove_old_kept", lambda _mounts, server, *_: searched.append(server))
+    host, yesterday = program.Host("office", str(tmp_path / "none"), str(tmp_path)), time.time() - 90_000
+    for expected in (1, 1):
+        host._remove_old_kept([], [])
+        assert searched == ["office"] * expected
+    os.utime(tmp_path / "kept-office.read", (yesterday, yesterday))
+    for expected in (2, 2):
+        host._remove_old_kept([], [])
+        assert searched == ["office"] * expected

@@ -97,7 +97,7 @@ class SourceHost:
     def left(self, *tops: Path) -> list[str]:
         """Returns the remains of sessions: records, locks, and folders of snapshots at the top of these mounts."""
         records = (
-            [path.name for path in self.state.glob("*") if not re.fullmatch(r"all.lock|view|dump-.*", path.name)]
+            [path.name for path in self.state.glob("*") if not re.fullmatch(r"all.lock|view|dump-.*|kept-.*", path.name)]
             if self.state.exists()
             else []
         )

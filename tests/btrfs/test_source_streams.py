@@ -247,8 +247,8 @@ def test_the_snapshots_of_a_path_that_is_no_longer_backed_up_are_removed(host: S
     """After 30 days, by `clean`; also those of a subvolume that is not mounted by itself."""
     begin(host, btrfs_mount, tree)
     for top in (btrfs_mount, tree):
-        for time in ("20200101", "20200201"):
-            work("btrfs", "-q", "subvolume", "snapshot", "-r", top, top / HIDDEN / f"office=99999999={time}T000000Z-000001")
+        for day in ("20200101", "20200201"):
+            work("btrfs", "-q", "subvolume", "snapshot", "-r", top, top / HIDDEN / f"office=99999999={day}T000000Z-000001")
     work(*host.words(), "clean")
     assert [len(kept(top)) for top in (btrfs_mount, tree)] == [1, 1]
     assert not [name for top in (btrfs_mount, tree) for name in kept(top) if "=2020" in name]
