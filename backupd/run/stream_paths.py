@@ -30,10 +30,8 @@ from backupd.run.run_context import RunContext, RunningTransfer
 from backupd.run.source_paths import HostTransfer, Pause
 from backupd.run.verdict import PathEvidence, SuspectLimits, judge_path
 from backupd.streams import stream_format
-from backupd.streams.applier import COMPRESSION
-from backupd.streams.applying import AppliedStream, RemoteStream, StreamTarget, apply_stream, writes_encoded
+from backupd.streams.applying import AppliedStream, RemoteStream, StreamTarget, apply_stream, compression_of, writes_encoded
 from backupd.streams.host_stream import (
-    FolderAbove,
     HostStream,
     StreamSession,
     begin_stream,
@@ -41,6 +39,7 @@ from backupd.streams.host_stream import (
     in_stream,
     is_identity,
     keepers_of,
+    set_attributes,
     stream_command,
 )
 from btrkeep.backup_states import Cause, CauseCode, ConditionKey, ConditionKind
@@ -201,7 +200,7 @@ class StreamTransfer:
             result = self.results[path] = await self._path(session.streams[path])
             self.running.finish_path()
             if result.stream:
-                await asyncio.to_thread(_set_attributes, self.prepared.path / DATA, session.streams[path].above)
+                await asyncio.to_thread(set_attributes, self.prepared.path / DATA, session.streams[path].above)
             if result.outcome.rank > PathOutcome.SUSPECT.rank:
                 break
         for path in self.host.paths:
@@ -325,7 +324,7 @@ class StreamTransfer:
             None if limit is None else max(0, limit - used)
             for limit, used in zip((self.host.max_files, self.host.max_new_bytes), made, strict=True)
         )
-        compression = _compression_of(self.context.pool.host(self.host.name))
+        compression = compression_of(self.context.pool.host(self.host.name))
         return StreamTarget(folder, old, in_stream(stream.parent) if stream.parent else None, files, size, compression)
 
     def _progress(self, _received: int, literal: int, names: int) -> None:
@@ -457,26 +456,6 @@ def _warnings(stream: HostStream, done: AppliedStream) -> list[str]:
         attributes = counted(done.not_kept, "attribute")
         warnings.append(f"{stream.path}: {attributes} could not be stored as on the host (such as {'; '.join(done.samples)})")
     return warnings
-
-
-def _set_attributes(data: Path, folders: Sequence[FolderAbove]) -> None:
-    """Gives the folders above a source path their attributes, the inner ones first. Raises OSError.
-
-    No symlink is followed: these folders were made here, or `drop_other_paths` has found them to be folders.
-    """
-    for above in reversed(folders):
-        folder = data / above.path.strip("/")
-        os.chown(folder, above.uid, above.gid, follow_symlinks=False)
-        folder.chmod(above.mode)
-        os.utime(folder, ns=(above.mtime, above.mtime), follow_symlinks=False)
-
-
-def _compression_of(folder: Path) -> str | None:
-    """Returns the property that new files in a folder of the pool inherit. The folders of the stream may have that of the host."""
-    try:
-        return os.getxattr(folder, COMPRESSION).decode("ascii")
-    except (OSError, UnicodeError):
-        return None
 
 
 def _empty(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 - `host_stream` asks the host's btrkeep-source for read-only snapshots, and parses its answer.
 - `applier` is a program of its own, in a cell (backupd/rsync/cell.py): it applies a stream to the folder of the source path.
-  `stream_format` has the commands of a stream, and `open_folders` walks its paths.
+  `file_writer` writes the data, `stream_format` has the commands of a stream, and `open_folders` walks its paths.
 - `applying` starts both, and has the result.
 
 docs/decisions/0094-streams-of-hosts.rst has the reasons.

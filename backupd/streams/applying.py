@@ -20,7 +20,7 @@ from typing import Any
 
 from backupd.rsync.cell import confined_command, filter_file
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
-from backupd.streams import applier
+from backupd.streams import applier, file_writer
 from btrkeep.descriptors import ClosingFd
 from btrkeep.pool.locks import Lock
 from btrkeep.process.group import ENDS_WITH_US, Group
@@ -203,14 +203,24 @@ def writes_encoded(folder: Path) -> bool:
     with ClosingFd(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)) as fd:
         data = array("B", b"not read by anybody")
         vector = array("Q", (data.buffer_info()[0], len(data)))
-        words = applier.ENCODED_ARGUMENTS.pack(vector.buffer_info()[0], 1, 0, 0, applier.BLOCK, applier.BLOCK, 0, applier.ZSTD, 0)
+        words = file_writer.ENCODED_ARGUMENTS.pack(
+            vector.buffer_info()[0], 1, 0, 0, file_writer.BLOCK, file_writer.BLOCK, 0, file_writer.ZSTD, 0
+        )
         try:
-            fcntl.ioctl(fd, applier.ENCODED_WRITE, words)
+            fcntl.ioctl(fd, file_writer.ENCODED_WRITE, words)
         except OSError as error:
-            if error.errno in applier.NOT_AS_IT_IS:
+            if error.errno in file_writer.NOT_AS_IT_IS:
                 return False
             raise
     return True
+
+
+def compression_of(folder: Path) -> str | None:
+    """Returns the property that new files in a folder of the pool inherit. The folders of the stream may have that of the host."""
+    try:
+        return os.getxattr(folder, applier.COMPRESSION).decode("ascii")
+    except (OSError, UnicodeError):
+        return None
 
 
 async def apply_stream(

@@ -4,6 +4,7 @@ The host keeps the snapshots for the next stream (docs/decisions/0094-streams-of
 answer anything: size and time are limited, and answers are parsed strictly.
 """
 
+import os
 import re
 import shlex
 import time
@@ -208,3 +209,15 @@ def stream_command(
     parent = ("--parent", stream.parent) if stream.parent else ()
     line = shlex.join((PROGRAM, "send", *(("--plain",) if plain else ()), *parent, "--", stream.identity, stream.path))
     return relay_command(buckets, host_command(host, ssh, control, (line,)))
+
+
+def set_attributes(data: Path, folders: Sequence[FolderAbove]) -> None:
+    """Gives the folders above a source path their attributes, the inner ones first. Raises OSError.
+
+    No symlink is followed: these folders were made here, or `drop_other_paths` has found them to be folders.
+    """
+    for above in reversed(folders):
+        folder = data / above.path.strip("/")
+        os.chown(folder, above.uid, above.gid, follow_symlinks=False)
+        folder.chmod(above.mode)
+        os.utime(folder, ns=(above.mtime, above.mtime), follow_symlinks=False)

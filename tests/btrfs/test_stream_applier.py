@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from backupd.streams.applier import CLONE_ARGUMENTS, CLONE_RANGE
 from backupd.streams.applying import StreamTarget, applier_command
+from backupd.streams.file_writer import CLONE_ARGUMENTS, CLONE_RANGE
 from tests.beds import differences, manifest, work
 from tests.beds.random_tree import random_tree
 
