@@ -22,7 +22,7 @@ from web.hosts import data as hosts
 from web.hosts import night_sum
 from web.hosts.night_sum import NightSum
 from web.mapping import from_row
-from web.page_verdict import Problem, notified_by, overall, page_of_problem, problems
+from web.page_verdict import ProblemLine, notified_by, overall, page_of_problem, problems
 from web.pool.data import Outlook, PoolHealth, outlooks, pool_health, trend
 from web.pool.page import painter
 from web.running import RunningNow, alive_runs, running
@@ -135,7 +135,7 @@ class Overview:
     """Whether the user is limited to some hosts."""
     verdict: ShownVerdict
     """The verdict about all of this."""
-    problems: tuple[Problem, ...]
+    problems: tuple[ProblemLine, ...]
     """The problems of the verdict, a line for each cause: the worst first."""
     proven: str
     """The last proven restore, in one sentence; "": there is none."""
@@ -333,7 +333,7 @@ class Present:
 
     verdict: ShownVerdict
     """The verdict."""
-    problems: tuple[Problem, ...]
+    problems: tuple[ProblemLine, ...]
     """The problems."""
     tiles: tuple[tuple[str, bool, int], ...]
     """Of each tile the state or flag of its filter, whether it is a flag, and the number of hosts."""

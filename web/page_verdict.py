@@ -124,7 +124,7 @@ def _unchecked(source: RequestContext, viewer: Viewer) -> Iterator[_UncheckedPar
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ProblemLine:
     """A line of the list of problems: hosts, backups, copies or alarms with the same cause."""
 
     kind: str
@@ -159,7 +159,7 @@ class Problem:
     """The page that shows them."""
 
 
-def problems(source: RequestContext, viewer: Viewer) -> tuple[Problem, ...]:
+def problems(source: RequestContext, viewer: Viewer) -> tuple[ProblemLine, ...]:
     """Returns a line for each cause of each problem of the verdict, in its order; of one kind the most frequent cause first. Cached
     between requests, separately for each limit of hosts.
     """
@@ -177,7 +177,7 @@ class _ProblemList:
         self._shown = {(alarm.what, alarm.subject): alarm for alarm in shown}
         self._bad_hosts = {host: bad for host, bad in hosts.bad_backups(source).items() if viewer.may_see(host)}
 
-    def lines(self) -> Iterator[Problem]:
+    def lines(self) -> Iterator[ProblemLine]:
         """Yields all lines."""
         unchecked = iter(self._judged.unchecked)
         for problem in self._judged.overall.problems:
@@ -196,7 +196,7 @@ class _ProblemList:
             else:
                 yield self._of_alarms(problem)
 
-    def _of_hosts(self, problem: ProblemCount) -> Iterator[Problem]:
+    def _of_hosts(self, problem: ProblemCount) -> Iterator[ProblemLine]:
         """Yields a line for each cause, the most frequent first."""
         facts, by_cause, words = hosts.every_facts(self._source), self._by_cause(problem.kind), PROBLEM_STATES[problem.kind][1]
         for cause, names in sorted(by_cause.items(), key=lambda pair: (-len(pair[1]), pair[0])):
@@ -228,7 +228,7 @@ class _ProblemList:
                 by_cause.setdefault(causes[row.host], []).append(row.host)
         return by_cause
 
-    def _of_bad_backups(self, problem: ProblemCount) -> Problem:
+    def _of_bad_backups(self, problem: ProblemCount) -> ProblemLine:
         is_damaged = problem.kind == "damaged"
         names = sorted(host for host, bad in self._bad_hosts.items() if (bad.damaged if is_damaged else bad.altered))
         alarms = self._alarms(kinds.DAMAGED, names) if is_damaged else self._alarms(kinds.ALTERED_BACKUPS)
@@ -239,7 +239,7 @@ class _ProblemList:
         )
         return self._line(problem, alarms, cause=f"on {counted(len(names), 'host')}", hosts=names, advice=advice)
 
-    def _of_copies(self, problem: ProblemCount) -> Problem:
+    def _of_copies(self, problem: ProblemCount) -> ProblemLine:
         if problem.kind == NEVER_COPIED:
             return self._of_alarms(problem)
         state = CopyState(problem.kind.removeprefix("copy-"))
@@ -254,7 +254,7 @@ class _ProblemList:
             command=replicas[0].command if len(replicas) == 1 else "",
         )
 
-    def _of_pool(self, problem: ProblemCount) -> Problem:
+    def _of_pool(self, problem: ProblemCount) -> ProblemLine:
         findings = [finding for finding in self._judged.facts.pool.of(problem.kind) if finding.level not in (OK, NOTE)]
         alarms = self._alarms(ALARM_OF_CHECK[problem.kind][1])
         return self._line(
@@ -265,7 +265,7 @@ class _ProblemList:
             advice=next((finding.hint for finding in findings if finding.hint), ""),
         )
 
-    def _of_unchecked(self, problem: ProblemCount, unchecked: Iterator[_UncheckedPart]) -> Problem:
+    def _of_unchecked(self, problem: ProblemCount, unchecked: Iterator[_UncheckedPart]) -> ProblemLine:
         """Those of this module are in the order in which the verdict has them."""
         health, facts = pool_health(self._source), self._judged.facts
         if problem.words in facts.unchecked:
@@ -282,7 +282,7 @@ class _ProblemList:
             return self._line(problem, cause=cause, since=health.looked, advice=advice, command=name, page="/doctor")
         return self._line(problem, details=facts.pool.unlooked, page="/doctor")
 
-    def _of_doubt(self, problem: ProblemCount) -> Problem:
+    def _of_doubt(self, problem: ProblemCount) -> ProblemLine:
         in_doubt = read_in_doubt(self._source.catalogue)
         cause = in_doubt_words(in_doubt) if in_doubt else ""
         since = in_doubt.since if in_doubt else None
@@ -290,7 +290,7 @@ class _ProblemList:
             problem, cause=cause, since=since, advice="`backupd verify --after-crash` reads these backups.", page="/doctor"
         )
 
-    def _of_alarms(self, problem: ProblemCount) -> Problem:
+    def _of_alarms(self, problem: ProblemCount) -> ProblemLine:
         is_copy = problem.kind == NEVER_COPIED
         alarms = [
             alarm
@@ -331,9 +331,9 @@ class _ProblemList:
         advice: str = "",
         command: str = "",
         page: str = "",
-    ) -> Problem:
+    ) -> ProblemLine:
         sent = [alarm.told for alarm in alarms if alarm.is_notified and alarm.told]
-        return Problem(
+        return ProblemLine(
             problem.kind,
             problem.level,
             problem.count if count is None else count,

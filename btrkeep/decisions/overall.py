@@ -210,3 +210,12 @@ def _of_alarms(alarms: Iterable[StoredAlarm]) -> Iterator[ProblemCount]:
 def alarm_kind(alarm: StoredAlarm) -> str:
     """Returns the kind of problem under which the verdict counts the alarm, if it counts it as an alarm."""
     return kinds.SERVICE if alarm.what == kinds.SERVICE else alarm.about.kind
+
+
+def night_level(poor: int, hosts: int, red: float) -> str:
+    """Returns the level of a finished night. `poor`: number of hosts without a complete backup; `red`: the share of them from which
+    it is an error.
+    """
+    if not poor:
+        return OK
+    return ERROR if poor >= red * hosts else WARNING

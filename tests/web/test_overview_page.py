@@ -1,6 +1,5 @@
 """The overview as it is shown: new installations, users who see only some hosts, present runs, alarms, hostile text."""
 
-import html
 import json
 import re
 from collections.abc import Sequence
@@ -12,18 +11,16 @@ from time import sleep
 import pytest
 
 from bench.make_catalogue import add_runs
-from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.catalogue import Balance, Catalogue, ComparedBackup, Damage, Progress, Run, Sample, StoredAlarm, VerifiedBackup
 from btrkeep.catalogue.dashboard_copy import report_problem
 from btrkeep.config import HostConfig, Window
 from btrkeep.config.config_model import Config
 from btrkeep.config.published import publish
-from btrkeep.config.settings import NotifySettings, PoolSettings
-from btrkeep.config.values import Url, parse_window
+from btrkeep.config.settings import PoolSettings
+from btrkeep.config.values import parse_window
 from btrkeep.decisions.findings import FACT, Finding, PoolVerdict, StoredVerdict, as_text
 from btrkeep.decisions.schedule import SCHEDULE_FACT, ScheduleVerdict, schedule_text
 from btrkeep.serving.viewer import Viewer
-from tests.beds.copied import copied
 from tests.web.made import BERLIN, DAY, EVENING, FILESYSTEM, HOUR, ME, MY_START, NOW, backup, client, run, write
 from web.dashboard_settings import Settings
 from web.health import metrics_text
@@ -336,90 +333,6 @@ def test_an_expiry_and_a_balance_in_progress_are_shown(tmp_path: Path) -> None:
     words = text_of('id="main"' + client(tmp_path / "state").get("/overview/running").text)
     assert "1,000 of 2,500 backups deleted, 30.0 a minute, about 50m left; 42 wait for the kernel's cleaner" in words
     assert "3 block groups, 2.00 GiB of 10 GiB moved; now at vaddr 1234567" in words
-
-
-def test_problems_are_listed_worst_first_with_what_to_do_and_others_are_not(tmp_path: Path) -> None:
-    failed = run("web1", EVENING, "failed", error="no route to web1")
-    catalogue = write(tmp_path / "state", [host("web1"), host("web9")], [backup("web1", EVENING - DAY)], [failed])
-    catalogue.put_alarms(
-        [
-            alarm("failure", "host web1", "web1: the backup failed: no route"),
-            alarm("devices", "device 2", "device 2 has counted 3 read errors", recovered=NOW),
-            alarm("silent", "host web9", "web9: no complete backup yet, 2h after the first check", told=None, since=NOW),
-            alarm("failure", "unit btrkeep-backup@main.service", "btrkeep-backup@main.service failed: exit-code"),
-        ]
-    )
-    full = Finding("room", "error", "no further transfer starts", "`backupd expire` deletes backups that are due")
-    catalogue.set_fact(FACT, as_text(StoredVerdict(NOW, PoolVerdict((full,)), NOW)))
-    catalogue.close()
-    words = text_of(client(tmp_path / "state").get("/").text)
-    assert "1 host failing : no route to * web1 Check the log of its last run and fix the cause." in words
-    assert "backupd log web1 since 24 hours ; notified 24 hours ago Run now Open" in words
-    assert "journalctl -u btrkeep-backup@main.service" in words
-    assert words.index("no further transfer starts") < words.index("no route") < words.index("exit-code")
-    assert "device 2" not in words  # it is over
-    assert "web9" not in words.partition("Night of")[0]  # it is only waited for yet
-
-
-def test_a_host_without_its_first_backup_is_a_problem_when_that_is_late(tmp_path: Path) -> None:
-    catalogue = write(tmp_path / "state", [host("web1"), host("web9"), host("web10", enabled=False)])
-    catalogue.put_alarms([alarm("silent", f"host {name}", f"{name}: no complete backup yet") for name in ("web9", "web10")])
-    catalogue.close()
-    for hosts in (None, ("web9",)):
-        words = text_of(client(tmp_path / "state", hosts=hosts).get("/").text)
-        assert "Needs attention: 1 host without a first backup" in words
-        assert "1 host without a first backup : no complete backup yet web9" in words
-
-
-def test_the_lines_of_a_problem_add_up_to_its_number_in_the_verdict(tmp_path: Path) -> None:
-    """Hosts that fail for the same reason are one line, whatever else their errors say."""
-    hosts, backups, runs = [], [], []
-    causes = [
-        Cause(CauseCode.RSYNC_FAILED, facts={"exit_cause": "no-route", "exit_code": 255, "line": f"ssh: {number}"})
-        for number in range(91)
-    ]
-    causes += [Cause(CauseCode.UNREADABLE, facts={"missed": number, "below": 0, "files": 99, "limit": 0.1}) for number in range(14)]
-    for number, cause in enumerate(causes):
-        name = f"h{number:03}"
-        hosts.append(host(name))
-        backups.append(backup(name, EVENING - DAY))
-        runs.append(run(name, EVENING, "failed", error=f"{name} failed", cause=cause))
-    write(tmp_path / "state", hosts, backups, runs).close()
-    page = client(tmp_path / "state")
-    answer = json.loads(page.get("/api/v1/overview").text)
-    lines = [(line["kind"], line["count"], line["words"], line["cause"]) for line in answer["problems"]]
-    assert lines == [
-        ("failing", 91, "91 hosts failing", "there is no route to the host"),
-        ("failing", 14, "14 hosts failing", "too many files could not be read or kept"),
-    ]
-    assert [(problem["kind"], problem["count"]) for problem in answer["verdict"]["problems"]] == [("failing", 105)]
-    words = text_of(page.get("/").text)
-    assert "h000 , h001 , h002 , h003 , h004 and 86 more" in words
-    (address,) = re.findall(r'<a class="button second" href="(/hosts[^"]*kept)"', page.get("/").text)
-    assert "14 hosts: too many files could not be read or kept" in text_of(page.get(html.unescape(address)).text)
-
-
-def test_the_list_names_the_services_that_notified_but_no_address(tmp_path: Path) -> None:
-    runs = [run("web1", EVENING, "failed")]
-    catalogue = write(tmp_path / "state", [host("web1")], [backup("web1", EVENING - DAY)], runs)
-    urls = ("mailto://root:secret@mail.example.org", "ntfy://secret-topic")
-    cases = (((), "not notified: no service is configured in [notify]"), (urls, "notified by mail, ntfy 24 hours ago"))
-    for services, words in cases:
-        catalogue.put_alarms([alarm("failure", "host web1", "web1: failed", told=NOW - DAY if services else None)])
-        config = Config(
-            Path("/etc/btrkeep/main.toml"),
-            "main",
-            PoolSettings(Path("/srv/backup"), tmp_path, BERLIN),
-            notify=NotifySettings(urls=tuple(map(Url, services))),
-            hosts={"web1": host("web1")},
-        )
-        publish(config, catalogue, rehearsal=False, filesystem=FILESYSTEM)
-        copied(tmp_path / "state")
-        sleep(1.1)  # a page is kept for a second
-        page = client(tmp_path / "state").get("/").text
-        assert words in text_of(page)
-        assert "secret" not in page
-    catalogue.close()
 
 
 def numbers_of(state: Path) -> str:

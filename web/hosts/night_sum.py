@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 from btrkeep.catalogue import HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.due import DAY, is_due, window_end
-from btrkeep.decisions.findings import ERROR, OK, WARNING
+from btrkeep.decisions.findings import OK
+from btrkeep.decisions.overall import night_level
 from btrkeep.units import counted
 from web.hosts.nights import INSTANT, OUTCOMES, best, boundaries, end_of, explained, last_chance, outcome_of, usual_window
 
@@ -273,17 +274,8 @@ def _sum(
         new_bytes=sum(run.literal_bytes or 0 for run in runs),
         head=_head(complete, len(outcomes), first, None if going_on else last, facts.zone),
         about=explained(window),
-        level=OK if going_on else level_of(sum(counts[outcome] for outcome in _UNWELL), len(outcomes), facts.red),
+        level=OK if going_on else night_level(sum(counts[outcome] for outcome in _UNWELL), len(outcomes), facts.red),
     )
-
-
-def level_of(poor: int, hosts: int, red: float) -> str:
-    """Returns the level of a finished night. `poor`: number of hosts without a complete backup; `red`: the share of them from which
-    it is an error.
-    """
-    if not poor:
-        return OK
-    return ERROR if poor >= red * hosts else WARNING
 
 
 def _part(outcome: str, outcomes: Mapping[str, str], count: int) -> Part:

@@ -15,9 +15,9 @@ from btrkeep.catalogue.model_pool import JOBS
 from btrkeep.decisions.cause_words import short_cause
 from btrkeep.decisions.day_phases import phases
 from btrkeep.decisions.findings import WARNING
+from btrkeep.decisions.overall import night_level
 from btrkeep.decisions.repeated import dedupe_words
 from btrkeep.units import counted, format_size, parse_time, seconds_between
-from web.hosts.night_sum import level_of
 from web.log import LogPage, LogRun, log_run, page_of
 from web.pool.balance import balances
 from web.pool.expiry import expiries
@@ -227,7 +227,7 @@ def _night_state(night: Night, red: float, *, is_runs: bool) -> str:
         return "running" if is_runs else "killed"
     worst = next((bad for bad in ("failed", "suspect", "partial") if night.outcomes.get(bad)), "complete")
     poor = night.runs - sum(night.outcomes.get(outcome, 0) for outcome in _GOOD)
-    return "mostly" if worst != "complete" and level_of(poor, night.runs, red) == WARNING else worst
+    return "mostly" if worst != "complete" and night_level(poor, night.runs, red) == WARNING else worst
 
 
 def _outcome_words(outcomes: Mapping[str, int]) -> list[str]:
