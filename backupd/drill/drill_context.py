@@ -35,7 +35,9 @@ class NotFinished(OperatorError):
 
 
 def outcome_of(error: OperatorError | OSError) -> tuple[DrillOutcome, str]:
-    """Returns what an error means for the result of a drill: without time, space or memory here, it proves nothing."""
+    """Returns the outcome of a drill that ended with this error, and its reason. A drill that ran out of time, space or memory, or
+    was killed, proves nothing about the backup.
+    """
     if isinstance(error, NotFinished | ProcessKilled):
         return DrillOutcome.UNFINISHED, f"{error.message}; {error.hint}"
     if isinstance(error, OperatorError):

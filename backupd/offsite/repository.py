@@ -227,7 +227,7 @@ def restic_time(moment: datetime) -> str:
 def require_repository(restic: Restic) -> Path | None:
     """Returns the folder of a repository on this machine. Raises OperatorError if it is missing: a disk may be disconnected."""
     if (local := restic.local) and not (local / "config").is_file():
-        hint = f"mount it, or create it with `backupd offsite init {restic.settings.name}`"
+        hint = f"mount the filesystem of this folder, or create the repository with `backupd offsite init {restic.settings.name}`"
         raise OperatorError(f"there is no repository at {local}", hint)
     return restic.local
 

@@ -225,7 +225,9 @@ class _Opening:
 
 
 def restic_of(settings: OffsiteSettings, state: Path, pool: Path) -> Restic:
-    """Returns the client of that repository. Raises OperatorError if a program is missing, or others may read a secret."""
+    """Returns the client of the configured repository. Raises OperatorError if a program is missing, or other users can read a
+    secret.
+    """
     path = environment()["PATH"]
     for program, package in ((PROGRAM, "restic"), (_CELL, "bubblewrap")):
         if not shutil.which(program, path=path):

@@ -268,7 +268,8 @@ def _loops() -> Iterator[tuple[str, Path]]:
 
 
 def run_patiently(command: Sequence[str]) -> None:
-    """Repeats the command for some seconds until it succeeds: a killed program takes a moment to end, and others open devices.
+    """Repeats the command for some seconds until it succeeds: a killed program takes a moment to end, and other programs may open a
+    device briefly.
 
     Raises ProgramFailed.
     """

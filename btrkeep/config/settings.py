@@ -200,9 +200,10 @@ class VerifySettings:
         "How many of a run's fetched files get checksums at once: a number of files chosen at random, a share of them, or ``all``. "
         "Files of 64 MiB or more always get one. It takes at most 2% of the run's time. ``\"none\"``: no files.")
     against_source: FileSample | None = entry((VERIFY,), kinds.SAMPLE_OR_NONE, "none", '"1%"',
-        "How many files of each complete host a night compares with the host at its end, by content. A share means the next "
-        "slice each night: with ``1%`` each file is compared once in a hundred nights. A number means so many files, chosen at "
-        'random. It takes half an hour at most. ``"none"``: no files.')
+        "At the end of a night, this many files of each host's new complete backup are compared with the host, by content. "
+        "With ``1%``, each night compares the next 1% of the files, so each file is compared once in a hundred nights. A number "
+        'means so many files, chosen at random. The comparison takes half an hour at most, for all hosts together. ``"none"``: no '
+        "files.")
     after_crash: float = entry((VERIFY,), kinds.DURATION, "10m", '"1h"',
         "After a crash of this server, data written within this time before it are read first. It is the time that the "
         "filesystem (mount option ``commit``), the disks and their controllers may need until data are on the disk.")

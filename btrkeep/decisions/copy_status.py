@@ -44,16 +44,16 @@ class CopyState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostBehind:
-    """A host of which some backups could not be fetched."""
+    """A host of which some backups could not be fetched, pushed or sent to a repository."""
 
     host: str
     """Its name."""
     there: str | None
-    """Its newest backup in the other pool, by name; None: there is none."""
+    """The name of its newest backup in the other pool or in the repository; None: there is none, or this is a push."""
     here: str | None
-    """Its newest backup in this pool, by name; None: there is none."""
+    """The name of its newest backup that both pools have; None: there is none, or this is a repository."""
     error: str
-    """Why they could not be fetched."""
+    """Why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class ReplicaSession:
     newest: datetime | None = None
     """The start of the newest backup of the other pool, without those in the future; None: it has none."""
     behind: tuple[HostBehind, ...] = ()
-    """Hosts of which some backups could not be fetched."""
+    """Hosts of which some backups could not be fetched, pushed or sent."""
     gone: tuple[str, ...] = ()
     """Hosts that were fetched earlier, and that the other pool no longer lists."""
     away: bool = False

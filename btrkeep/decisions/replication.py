@@ -333,20 +333,23 @@ def _nearest(backups: Iterable[RemoteBackup], backup: RemoteBackup) -> RemoteBac
 
 
 OBSTACLES: Mapping[Obstacle, str] = {
-    Obstacle.BACKED_UP_HERE: "it is backed up into this pool itself: rename one of the two",
-    Obstacle.OF_ANOTHER_POOL: "it is a copy of another pool ({text}): `backupd promote` or `forget` it, or name other hosts",
+    Obstacle.BACKED_UP_HERE: "it is backed up into this pool itself: rename the host in one of the two pools (`backupd rename`)",
+    Obstacle.OF_ANOTHER_POOL: "its backups here were fetched from another pool ({text}): run `backupd forget {host}`, then it is "
+    "fetched once they are deleted; or name only other hosts in the replica's `hosts`; or back it up here: "
+    "`backupd promote {host}`",
     Obstacle.OF_ANOTHER_REPLICA: "the replica {text} has it too: name it in the `hosts` of only one of the two",
     Obstacle.NAME_REUSED_THERE: "the other pool now calls this host {text}, and calls a different host {host}; first run "
     "`backupd rename {host} {text}` here, or choose another name if {text} has backups here; then {host} is fetched",
-    Obstacle.OTHER_NAME_HERE: "this pool has backups of it as {text}: `backupd rename {text} {host}`, or `forget` one of the two",
+    Obstacle.OTHER_NAME_HERE: "this pool has its backups under the name {text}: run `backupd rename {text} {host}`, or "
+    "`backupd forget` for one of the two names",
     Obstacle.RENAMED_THERE: "the other pool has renamed {text} to {host}: run `backupd rename {text} {host}` here too",
     Obstacle.FORGOTTEN_HERE: "it is forgotten here: `backupd forget {host} --undo` undoes that",
     Obstacle.OTHER_BACKUP: "the name {text} belongs to different backups here and in the other pool; nothing is fetched",
-    Obstacle.BOTH_BACK_UP: "both pools back it up: `backupd demote {text} {host}` if this pool should not, otherwise `demote` "
-    "there, with the name of its replica of this pool",
+    Obstacle.BOTH_BACK_UP: "both pools back it up: to stop that here, run `backupd demote {text} {host}`; to stop it on the other "
+    "server, run `backupd demote REPLICA {host}` there, with the name of its replica of this pool",
     Obstacle.NOBODY_BACKS_UP: "each of the two pools treats it as a copy from the other: `backupd promote {host}` in one of them",
     Obstacle.NOT_THERE: "the other pool has no backup of it",
-    Obstacle.NOTHING_COMMON: "the two pools have no backup of it in common: rename one of the two",
+    Obstacle.NOTHING_COMMON: "the two pools have no backup of it in common: rename the host in one of them (`backupd rename`)",
 }
 
 

@@ -75,7 +75,7 @@ def test_damaged_and_altered_backups_are_remarked_in_the_list_on_the_overview_an
     page = web.get("/hosts/changed").text
     name = kept[-1].name
     assert f'1 backup was changed after it was final: <a href="#b-{name}">{name}</a>' in page
-    assert f"<code>backupd verify changed@{name}</code> names the files" in page
+    assert f"<code>backupd verify changed@{name}</code> lists the files" in page
     assert "after it was final" not in web.get("/hosts/bad").text
     assert "2 backups damaged</span>: on 1 host" in web.get("/").text
     mine = client(tmp_path / "state", "viewer", ("good",)).get("/").text

@@ -58,9 +58,9 @@ PATH = GivenPath(path_type=Path)
 def group(ctx: click.Context, /, listen: str | None, **options: Any) -> None:
     """The dashboard of a btrkeep pool.
 
-    It runs without root: it reads the catalogue, and sends requests to `backupd serve` for everything else. To begin:
-    `btrkeep-web user add NAME --role operator`, then `systemctl enable --now btrkeep-web@main`, and a browser at
-    http://127.0.0.1:8765.
+    It runs without root: it reads the catalogue, and sends requests to `backupd serve` for everything else. To begin,
+    run `btrkeep-web user add NAME --role operator` and `systemctl enable --now btrkeep-web@main`. Then open
+    http://127.0.0.1:8765 in a browser.
     """
     print_commands_as(NAME, _call(ctx))
     ctx.obj = GlobalOptions(**options)

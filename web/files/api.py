@@ -17,7 +17,7 @@ from web.service_client import root_service
 
 @dataclass(frozen=True, slots=True)
 class BrowseParameters:
-    """The folder, and the page of it."""
+    """The folder to list, and the part of its list."""
 
     host: Host
     path: Path = b"/"
@@ -80,7 +80,7 @@ def compare(asked: ApiRequest) -> Compared:
 
 
 def download(asked: ApiRequest) -> Response:
-    """Returns a stream of any size."""
+    """Sends a file, or an archive of a file or folder. Refuses archives over HTTP/1.0."""
     given, who = asked.given, asked.viewer
     if given.form != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
         abort(426, "an archive needs HTTP/1.1: over HTTP/1.0 a client cannot see whether it is complete")

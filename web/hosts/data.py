@@ -136,8 +136,8 @@ class Query:
         str,
         OneOf(("", PROBLEMS, *ALL_STATES, *FLAGS)),
         Field(
-            description="Only hosts that need attention (problems), in this state, with damaged or altered backups, a copy that is "
-            "behind, or disabled ones."
+            description="`problems`: only hosts that need attention. A state: only hosts in that state. `damaged`, `altered`: only "
+            "hosts with such backups. `behind`: only hosts of which a copy is behind. `disabled`: only disabled hosts."
         ),
     ] = ""
     group: Annotated[str, Field(max_length=255, description="Only hosts of this group.")] = ""

@@ -170,7 +170,7 @@ _STATES = 64 << 20
 
 
 class Painter:
-    """Draws the states of a folder. Raises Unreadable for a file that is damaged, or was just deleted."""
+    """Draws the filesystem states recorded in a folder. Raises Unreadable for a state that is damaged, or was just deleted."""
 
     def __init__(self, folder: Path) -> None:
         self.states = RecordedStates(folder)

@@ -32,9 +32,9 @@ class PreviewAnswer:
     """What a restore would do."""
 
     preview: PreviewPage | None
-    """The preview; null: it takes long, and `job` makes it."""
+    """The preview; null: it is not ready yet, and the task `job` is still preparing it."""
     job: str | None
-    """The id of the task that makes it; null: it is here."""
+    """The id of the task that is preparing the preview; null: `preview` has it."""
 
 
 def restore(asked: ApiRequest) -> Any:

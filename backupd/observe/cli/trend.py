@@ -96,8 +96,8 @@ def _fields(point: Point) -> dict[str, Any]:
 
 def _how_to_begin(days: int) -> str:
     return (
-        f"There are no samples of the last {days} days. `backupd sample` takes one sample. To take a sample every five minutes: "
-        "`systemctl enable --now btrkeep-sample@POOL.timer`, or cron."
+        f"There are no samples of the last {days} days. `backupd sample` takes one sample. To take a sample every five minutes, "
+        "run `systemctl enable --now btrkeep-sample@POOL.timer`, or add `backupd sample` to cron."
     )
 
 

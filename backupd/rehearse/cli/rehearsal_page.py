@@ -227,7 +227,7 @@ def _body(result: RehearsalResult, title: str) -> Iterator[str]:
     plan = result.plan
     yield f'<p class="grey">backupd rehearse, btrkeep {escape(__version__)}</p><h1>{escape(title)}</h1>'
     yield f'<div class="answer">{"".join(f"<p>{escape(line)}</p>" for line in conclusion(result))}</div>'
-    took = f"{extent_words(plan)}, on a pool of {format_size(plan.size)}; it took {format_duration(result.seconds)}."
+    took = f"{extent_words(plan)}, on a pool of {format_size(plan.size)}; the rehearsal took {format_duration(result.seconds)}."
     yield f"<p>{escape(took)} {escape(about_hosts(plan, result.facts))}</p>"
     yield from _variants(result)
     if any(run.nights for run in result.runs):

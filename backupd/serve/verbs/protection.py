@@ -48,7 +48,7 @@ def _noted(call: Call, done: HoldResult) -> dict[str, Any]:
 
 
 def hold(call: Call) -> dict[str, Any]:
-    """Returns the result of `backupd hold --json`."""
+    """Places a hold on a backup. Returns the result of `backupd hold --json`."""
     with _locked(call, "hold") as (context, now):
         if call["until"] and call["until"] <= now:
             raise RequestRefused(
@@ -63,14 +63,14 @@ def hold(call: Call) -> dict[str, Any]:
 
 
 def release(call: Call) -> dict[str, Any]:
-    """Returns the result of `backupd release --json`."""
+    """Releases the hold of a backup. Returns the result of `backupd release --json`."""
     with _locked(call, "release") as (context, now):
         done = release_it(context.pool, context.catalogue, call["host"], call["backup"], now, by=call.who)
     return {**_noted(call, done), "released": hold_fields(done.hold)}
 
 
 def accept(call: Call) -> dict[str, Any]:
-    """Returns the result of `backupd accept --json`."""
+    """Accepts a suspect or altered backup. Returns the result of `backupd accept --json`."""
     with _locked(call, "accept") as (context, now):
         name = accept_it(context.pool, context.catalogue, call["host"], call["backup"], _reason(call), now, by=call.who)
         state = state_after(context.pool, call["host"], name)
