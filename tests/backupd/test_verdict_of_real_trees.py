@@ -33,7 +33,7 @@ def test_a_source_that_was_unmounted_is_suspect_though_rsync_says_all_is_well(so
     assert pulled.exit_code == 0
     result = of(source, pulled, first)
     assert result.outcome is PathOutcome.SUSPECT
-    assert "not mounted" in result.reason
+    assert "may not be mounted" in result.reason
 
 
 def test_a_source_that_is_missing_is_broken(source: Path, tmp_path: Path) -> None:

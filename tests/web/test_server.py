@@ -88,7 +88,7 @@ def app(environ: dict[str, Any], start: Callable) -> Iterable[bytes]:
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The port of a server with two threads and short timeouts."""
-    for name, value in {"TAKING": 1.0, "ASKING": 1.0, "HURRY": 1.0, "CONNECTIONS": 20, "_LOOK": 0.2}.items():
+    for name, value in {"TAKING": 1.0, "ASKING": 1.0, "HURRY": 1.0, "CONNECTIONS": 20, "_CHECK_EVERY": 0.2}.items():
         monkeypatch.setattr(ours, name, value)
     ended.clear()
     result = ours.server_of(app, Settings("x", Path(), Path(), Path(), port=0, threads=2))
