@@ -333,7 +333,7 @@ def _nearest(backups: Iterable[RemoteBackup], backup: RemoteBackup) -> RemoteBac
 
 
 OBSTACLES: Mapping[Obstacle, str] = {
-    Obstacle.BACKED_UP_HERE: "it is backed up into this pool itself: rename the host in one of the two pools (`backupd rename`)",
+    Obstacle.BACKED_UP_HERE: "it is backed up into this pool itself: rename the host in one of the two pools",
     Obstacle.OF_ANOTHER_POOL: "its backups here were fetched from another pool ({text}): run `backupd forget {host}`, then it is "
     "fetched once they are deleted; or name only other hosts in the replica's `hosts`; or back it up here: "
     "`backupd promote {host}`",
@@ -346,10 +346,10 @@ OBSTACLES: Mapping[Obstacle, str] = {
     Obstacle.FORGOTTEN_HERE: "it is forgotten here: `backupd forget {host} --undo` undoes that",
     Obstacle.OTHER_BACKUP: "the name {text} belongs to different backups here and in the other pool; nothing is fetched",
     Obstacle.BOTH_BACK_UP: "both pools back it up: to stop that here, run `backupd demote {text} {host}`; to stop it on the other "
-    "server, run `backupd demote REPLICA {host}` there, with the name of its replica of this pool",
+    "server, run `demote` there, with the name of its replica of this pool",
     Obstacle.NOBODY_BACKS_UP: "each of the two pools treats it as a copy from the other: `backupd promote {host}` in one of them",
     Obstacle.NOT_THERE: "the other pool has no backup of it",
-    Obstacle.NOTHING_COMMON: "the two pools have no backup of it in common: rename the host in one of them (`backupd rename`)",
+    Obstacle.NOTHING_COMMON: "the two pools have no backup of it in common: rename the host in one of them",
 }
 
 
