@@ -97,7 +97,7 @@ class Costs:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._known: dict[int, tuple[tuple[int, int], Cost]] = {}
+        self._costs: dict[int, tuple[tuple[int, int], Cost]] = {}
 
     def of(self, groups: DataBlockGroups, indices: Sequence[int]) -> dict[int, Cost]:
         """Returns the costs of the block groups, by vaddr. Raises OSError."""
@@ -105,9 +105,9 @@ class Costs:
 
     def _cost_of(self, groups: DataBlockGroups, index: int) -> Cost:
         vaddr, state = int(groups.vaddr[index]), (int(groups.used[index]), int(groups.fragments[index]))
-        cached = self._known.get(vaddr)
+        cached = self._costs.get(vaddr)
         if cached is None or cached[0] != state:
-            cached = self._known[vaddr] = (state, cost(self._fd, vaddr, int(groups.length[index])))
+            cached = self._costs[vaddr] = (state, cost(self._fd, vaddr, int(groups.length[index])))
         return cached[1]
 
 

@@ -112,7 +112,7 @@ class Started:
         script = f'exec "$@" <{shlex.quote(str(source))} >{shlex.quote(str(sink))}'
         self._process = subprocess.Popen(["sh", "-c", script, "sh", *words], cwd=TOP, pass_fds=[tells])
         os.close(tells)
-        self._told = reading
+        self._reading = reading
         self.measured: Measured | None = None
 
     def __enter__(self) -> "Started":
@@ -122,8 +122,8 @@ class Started:
         if kind:  # it may wait for a reader that never comes
             self._process.kill()
         self._process.wait()
-        report = os.read(self._told, 200)
-        os.close(self._told)
+        report = os.read(self._reading, 200)
+        os.close(self._reading)
         if not kind:
             self.measured = _measured(report, b"", "the other side")
 

@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1] / "btrkeep" / "__init__.py"
-_found = re.search(r'^__version__ = "([^"]+)"$', _PACKAGE.read_text(encoding="utf-8"), re.MULTILINE)
-assert _found
+_version = re.search(r'^__version__ = "([^"]+)"$', _PACKAGE.read_text(encoding="utf-8"), re.MULTILINE)
+assert _version
 
 project = "btrkeep"
 author = "the btrkeep authors"
 copyright = author
-version = release = _found[1]
+version = release = _version[1]
 
 exclude_patterns = ["_build"]
 nitpicky = True

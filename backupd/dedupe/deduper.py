@@ -418,7 +418,7 @@ class SizeCounter:
     """Counts files by size; a file in many snapshots counts once. Memory: 16 bytes for each file, and 16 MiB."""
 
     def __init__(self) -> None:
-        self._known: tuple[Array, Array] | None = None  # files, and their sizes
+        self._files_and_sizes: tuple[Array, Array] | None = None  # files, and their sizes
         self._new = array("Q")
 
     def add(self, host: str, key: Key, size: int) -> None:
@@ -433,10 +433,10 @@ class SizeCounter:
 
         new = np.array(self._new, np.uint64)
         self._new = array("Q")
-        files, sizes = self._known or (new[:0], new[:0])
+        files, sizes = self._files_and_sizes or (new[:0], new[:0])
         files, places = np.unique(np.concatenate((files, new[::2])), return_index=True)
-        self._known = files, np.concatenate((sizes, new[1::2]))[places]
-        return self._known
+        self._files_and_sizes = files, np.concatenate((sizes, new[1::2]))[places]
+        return self._files_and_sizes
 
     def repeated(self) -> frozenset[int]:
         """Returns the sizes that at least two files have."""

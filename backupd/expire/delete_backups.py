@@ -95,7 +95,7 @@ class Deleter:
         try:
             while self.pending and len(self._gone) - before < room and not self.context.cancellation:
                 plan, names = self.pending.popleft()
-                rest = self._some(plan, names, room - (len(self._gone) - before))
+                rest = self._first_names(plan, names, room - (len(self._gone) - before))
                 if rest:
                     self.pending.appendleft((plan, rest))
                     if len(self._gone) - before < room:  # other programs have filled the queue since
@@ -117,7 +117,7 @@ class Deleter:
         if time.monotonic() - self._settled > _SETTLE:
             self.settle()
 
-    def _some(self, plan: HostPlan, names: tuple[str, ...], room: int) -> tuple[str, ...]:
+    def _first_names(self, plan: HostPlan, names: tuple[str, ...], room: int) -> tuple[str, ...]:
         """Deletes the first `room` of the named backups that are still due. Returns the names that are left for later."""
         first_names, rest = names[:room], names[room:]
         left: tuple[str, ...] = ()

@@ -38,7 +38,7 @@ def complete_offsite(ctx: click.Context, _param: click.Parameter, incomplete: st
 
 
 _name = click.argument("name", shell_complete=complete_offsite)
-_some = click.argument("name", required=False, shell_complete=complete_offsite)
+_optional_name = click.argument("name", required=False, shell_complete=complete_offsite)
 _hosts = click.argument("hosts", nargs=-1, metavar="[HOST]...")
 
 
@@ -71,7 +71,7 @@ def init_command(ctx: click.Context, name: str, as_json: bool) -> int:
 
 
 @command.command("run", short_help="send the newest backup of each host")
-@_some
+@_optional_name
 @_hosts
 @click.option("--due", is_flag=True, help="Only repositories that are due (`every`), within their window.")
 @dry_run_option("which backups would be sent and removed")
@@ -121,7 +121,7 @@ def run_command(
 
 
 @command.command("list", short_help="list this pool's backups in a repository")
-@_some
+@_optional_name
 @_hosts
 @json_option
 @click.pass_context
@@ -172,7 +172,7 @@ _COLUMNS: tuple[Column[_ListedBackup], ...] = (
 
 
 @command.command("check", short_help="read a part of the repository, and compare it")
-@_some
+@_optional_name
 @click.option(
     "--sample",
     type=ParsedType("share", _share),

@@ -134,13 +134,13 @@ class _Watch:
     host: str
     """The host's name."""
     _since: float = field(default_factory=time.monotonic)
-    _said: tuple[Any, ...] = ()
+    _last_progress: tuple[Any, ...] = ()
 
     def tell(self, line: dict[str, Any]) -> None:
         """Receives each line of restic's output."""
         progress = tuple(line.get(key) for key in ("message_type", "total_bytes", "total_files", "bytes_done", "files_done"))
-        if progress != self._said:
-            self._said, self._since = progress, time.monotonic()
+        if progress != self._last_progress:
+            self._last_progress, self._since = progress, time.monotonic()
         if line.get("message_type") == "status":
             self.run.sinks(OffsiteProgress(self.host, float(line.get("percent_done", 0.0)), int(line.get("bytes_done", 0))))
 

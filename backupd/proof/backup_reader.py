@@ -102,7 +102,7 @@ class BackupReader:
         self.shared: dict[str, list[bytes]] = {}
         """By backup, the damaged paths of the host's other backups that share these files."""
         self.is_walked, self.is_whole = False, True
-        self._found: dict[Key, ReadBefore] = {}
+        self._read_before: dict[Key, ReadBefore] = {}
         self._large = deque[_FileToRead]()
         self._is_listed = self._is_cut = False
         self._error: OSError | None = None
@@ -134,9 +134,9 @@ class BackupReader:
                         self.is_walked = self._take_some(tree, batches, checksums, streams)
                     finally:  # damage is recorded before its files count as read, so that a kill cannot hide it
                         self._enter_bad()
-                    if self._found:
-                        checksums.write(self._found, self._now if self._work.scope.forgets else None)
-                self._found.clear()
+                    if self._read_before:
+                        checksums.write(self._read_before, self._now if self._work.scope.forgets else None)
+                self._read_before.clear()
         if self.is_walked:  # files that could not be opened by their first name
             self.bad += [FoundDamage(path, 0) for paths in self._other_names.values() for path in paths]
             self._enter_bad()
@@ -157,7 +157,7 @@ class BackupReader:
         """Reads until it is time to record results. Returns whether all names were checked."""
         until, waiting, work = time.monotonic() + _LONGEST, set[Future[_BatchRead]](), self._work
         try:
-            while not (work.is_over or self._error or len(self._found) >= _MOST_RECORDS or time.monotonic() >= until):
+            while not (work.is_over or self._error or len(self._read_before) >= _MOST_RECORDS or time.monotonic() >= until):
                 while len(waiting) < _WAITING and (job := self._next_job(tree, batches, checksums)):
                     waiting.add(streams.submit(job))
                 if not waiting:
@@ -191,7 +191,7 @@ class BackupReader:
         self._error = self._error or done.error
 
     def _note(self, file_read: FileRead, before: ReadBefore | None) -> None:
-        work, before = self._work, self._found.get(file_read.key) or before
+        work, before = self._work, self._read_before.get(file_read.key) or before
         digest = before.digest if before else NO_DIGEST
         is_known = digest != NO_DIGEST
         summed = self._sum_of(file_read.path, file_read.key)
@@ -204,7 +204,7 @@ class BackupReader:
             digest = file_read.digest
         elif differs and file_read.digest == digest:
             digest = NO_DIGEST  # the next pass must not compare with a wrong digest
-        self._found[file_read.key] = ReadBefore(self._now, place is not None, digest, differs)
+        self._read_before[file_read.key] = ReadBefore(self._now, place is not None, digest, differs)
         if summed is not None and file_read.plain != file_read.digest:
             self._summed.add(file_read.key)
         if place is not None:
@@ -308,7 +308,7 @@ class BackupReader:
         if (place := self._work.bad.get((self._host, key))) is not None:
             self.bad.append(FoundDamage(path, place))  # the other backups that have it were reported when it was read
             return None
-        before = self._found.get(key) or checksums.find(key)
+        before = self._read_before.get(key) or checksums.find(key)
         if before and self._since <= before.at <= self._until and not before.damaged:
             if key in self._summed or (self._sum_of(path, key) or before.digest) == before.digest:
                 return None  # otherwise it was read without a recorded checksum

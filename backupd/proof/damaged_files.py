@@ -48,18 +48,18 @@ class RecordedContents:
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError."""
-        self._folder, self._known = folder, Checksums(folder)
+        self._folder, self._checksums = folder, Checksums(folder)
         self._sums = cache(lambda name: read_sums(folder / name))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._known.__exit__(kind, error, trace)
+        self._checksums.__exit__(kind, error, trace)
 
     def of(self, name: str, entry: Entry) -> RecordedContent:
         """Returns the recorded content of a file of that backup."""
-        before = self._known.find(key_of(entry.inode, entry.changed, entry.size))
+        before = self._checksums.find(key_of(entry.inode, entry.changed, entry.size))
         digest = before.digest if before and before.digest != NO_DIGEST else None
         return RecordedContent(digest, self._sums(name).get(entry.path), before is not None and before.damaged)
 

@@ -207,7 +207,7 @@ class RepairPlanner:
         """All backups of the host, newest first."""
         self._damages = [damage for damage in context.catalogue.damages(host) if damage.fate is None]
         self._bad = {(damage.name, fsencode(damage.path)) for damage in self._damages}
-        self._known: dict[tuple[Key, bytes, RecordedSums], DamagedPath] = {}
+        self._damaged_paths: dict[tuple[Key, bytes, RecordedSums], DamagedPath] = {}
         self._sums = cache(read_sums)
 
     @property
@@ -258,9 +258,11 @@ class RepairPlanner:
     def _file(self, backup: Restorable, tree: Tree, entry: Entry, before: ReadBefore | None, summed: bytes | None) -> DamagedPath:
         expected = RecordedSums.of(summed, before.digest if before else NO_DIGEST)
         asked = (key(entry), entry.path, expected)
-        if asked not in self._known:
-            self._known[asked] = self._find_good_copy(backup, tree, entry, expected, differs=before is not None and before.differs)
-        return self._known[asked]
+        if asked not in self._damaged_paths:
+            self._damaged_paths[asked] = self._find_good_copy(
+                backup, tree, entry, expected, differs=before is not None and before.differs
+            )
+        return self._damaged_paths[asked]
 
     def _find_good_copy(
         self, backup: Restorable, tree: Tree, entry: Entry, expected: RecordedSums, *, differs: bool

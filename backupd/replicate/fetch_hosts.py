@@ -162,7 +162,7 @@ class _FetchPool:
         """Returns whether the given connection is still usable afterwards."""
         self.context, self.plan, self.listed, self.summary = context, plan, listed, summary
         self._common = dict(common)
-        self._noted, self._took, self._told = 0.0, 0.0, time.monotonic()
+        self._noted, self._took, self._last_report = 0.0, 0.0, time.monotonic()
         self._waiting: queue.SimpleQueue[HostFetches] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[tuple[ReplicationEvent | UnreadableCopy | None, Backup | None]] = queue.SimpleQueue()
         self._progress: dict[str, HostProgress] = {}
@@ -257,9 +257,9 @@ class _FetchPool:
 
     def _tell(self) -> None:
         """Updates the progress from time to time."""
-        if time.monotonic() - self._told < _TELL:
+        if time.monotonic() - self._last_report < _TELL:
             return
-        self._told, at = (
+        self._last_report, at = (
             time.monotonic(),
             {host: host_progress for host, host_progress in list(self._progress.items()) if not host_progress.is_over},
         )

@@ -196,7 +196,7 @@ class RunningRecord:
 
     def __init__(self, catalogue: Catalogue, replica: str, now: datetime) -> None:
         self._catalogue, self._replica = catalogue, replica
-        self._begun, self._said = time.monotonic(), -_EVERY
+        self._begun, self._last_report = time.monotonic(), -_EVERY
         self._is = RunningFetch(os.getpid(), start_time(os.getpid()), now, now, 0)
 
     def __call__(self, event: ReplicationEvent | Notice) -> None:
@@ -205,9 +205,9 @@ class RunningRecord:
                 self._is = replace(self._is, planned=event.count)
             case ReplicationProgress():
                 self._is = replace(self._is, done=event.done, bytes=event.bytes, hosts=event.hosts, announced=event.announced)
-        if self._is.planned and time.monotonic() - self._said >= _EVERY:
-            self._said = time.monotonic()
-            self._is = replace(self._is, updated=self._is.began + timedelta(seconds=self._said - self._begun))
+        if self._is.planned and time.monotonic() - self._last_report >= _EVERY:
+            self._last_report = time.monotonic()
+            self._is = replace(self._is, updated=self._is.began + timedelta(seconds=self._last_report - self._begun))
             self._keep(self._is)
 
     def end(self) -> None:

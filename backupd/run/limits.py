@@ -97,7 +97,7 @@ class LimitWatch:
         self._stop_to_recount = stop_to_recount
         self._ends = False  # rsync has ended
         self._written = 0
-        self._known: _Reading | None = None
+        self._last_reading: _Reading | None = None
         self._ended = self._took = 0.0  # when the last reading of the tree ended, and how long it took
         self._reading: asyncio.Task[None] | None = None
         self._failed = 0  # consecutive failed readings
@@ -108,7 +108,7 @@ class LimitWatch:
         if cause := exceeds_memory(self.host, memory, physical_memory()):
             self.cancellation.cancel_for(cause)
         elif self.counts and not self._reading:
-            urgent = self.host.max_new_bytes is not None and _may_exceed(self.host.max_new_bytes, self._known, written)
+            urgent = self.host.max_new_bytes is not None and _may_exceed(self.host.max_new_bytes, self._last_reading, written)
             if urgent or self.host.max_files is not None:
                 pause = max(_PATIENCE, (_URGENT if urgent else _PART) * self._took)
                 if time.monotonic() - self._ended > pause:
@@ -165,7 +165,7 @@ class LimitWatch:
         self._ended = time.monotonic()
         self._took = self._ended - begun
         if committed:
-            self._known = _Reading(subvolume_growth.bytes, written)
+            self._last_reading = _Reading(subvolume_growth.bytes, written)
         return exceeded(self.host, subvolume_growth)
 
 

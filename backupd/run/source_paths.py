@@ -96,7 +96,7 @@ class HostTransfer:
         self._output_bytes = 0
         self._output_limit = OUTPUT_LIMIT
         self.writing = False  # whether processes of an rsync may still be running
-        self._said: dict[str, tuple[str, ...]] = {}
+        self._last_messages: dict[str, tuple[str, ...]] = {}
         self._conditions: dict[str, list[ConditionKey]] = {}
 
     async def run(self) -> None:
@@ -194,7 +194,7 @@ class HostTransfer:
             result = await self._judge(path, ended, numbers, time.monotonic() - begun)
             if result.outcome.rank > PathOutcome.SUSPECT.rank:
                 break
-        self._said[path] = tuple(ended.messages.last)
+        self._last_messages[path] = tuple(ended.messages.last)
         self._conditions[path] = conditions_in(path, ended.exit_code, ended.messages)
         self.running.finish_path()
         return result
@@ -379,7 +379,7 @@ class HostTransfer:
             "attempts": self.attempts,
             "exit_code": worst.exit_code if worst else None,
             "meaning": (worst.exit_cause or None) if worst else None,
-            "last_lines": self._said.get(worst.path, ()) if worst else (),
+            "last_lines": self._last_messages.get(worst.path, ()) if worst else (),
             "literal_bytes": bounded(sum(result.numbers.get("literal", 0) for result in results)),
             "matched_bytes": bounded(sum(result.numbers.get("matched", 0) for result in results)),
             "received_bytes": bounded(sum(result.numbers.get("received", 0) for result in results)),

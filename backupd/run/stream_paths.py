@@ -123,7 +123,7 @@ class StreamTransfer:
         """True if a stream was complete: its data may equal that of the base."""
         self._allocation: Allocation | None = None  # before the first write
         self._means: Meaning | None = None
-        self._said: dict[str, tuple[str, ...]] = {}
+        self._last_messages: dict[str, tuple[str, ...]] = {}
         self._output = Output()
 
     # --- what HostRun reads -------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class StreamTransfer:
             "attempts": self.attempts,
             "exit_code": worst.exit_code if worst else None,
             "meaning": (worst.exit_cause or None) if worst else None,
-            "last_lines": self._said.get(worst.path, ()) if worst else (),
+            "last_lines": self._last_messages.get(worst.path, ()) if worst else (),
             "literal_bytes": total("literal"),
             "matched_bytes": total("matched"),
             "received_bytes": total("received"),
@@ -298,7 +298,7 @@ class StreamTransfer:
             done.ended = replace(done.ended, stopped=cause)
         seconds = time.monotonic() - begun
         self.seconds["stream"] = round(self.seconds["stream"] + seconds, 3)
-        self._said[path] = tuple(done.ended.messages.last)
+        self._last_messages[path] = tuple(done.ended.messages.last)
         return self._result(stream, done, seconds)
 
     async def _send(self, stream: HostStream) -> RemoteStream:
@@ -373,7 +373,7 @@ class StreamTransfer:
         messages, status = Messages(), done.ssh_status
         messages.feed(done.ssh_errors)
         messages.close()
-        self._said[path] = tuple(messages.last)
+        self._last_messages[path] = tuple(messages.last)
         own = [line.removeprefix(f"{PROGRAM}: ") for line in messages.last if line.startswith(f"{PROGRAM}: ")]
         if status == _NOT_CONNECTED:
             if done.received or len(self.host.paths) == 1:  # the answer came over the same connection

@@ -251,16 +251,20 @@ class VerifiedBackups:
         self._catalogue, self._now, self._scrub = catalogue, now, read_scrub(catalogue)
         self._damages, self._until, self._in_doubt = catalogue.damaged_files(), latest(now), read_in_doubt(catalogue)
         self._first = catalogue.first_damaged() if self._damages else {}
-        self._host, self._found, self._compared = "", dict[str, VerifiedBackup](), dict[str, ComparedBackup]()
+        self._host, self._verified, self._compared = "", dict[str, VerifiedBackup](), dict[str, ComparedBackup]()
 
     def of(self, backup: Backup) -> Verified:
         """Returns the state of a final backup."""
         host, name = backup.host, backup.name or ""
         if host != self._host:
-            self._host, self._found, self._compared = host, self._catalogue.verifications(host), self._catalogue.comparisons(host)
+            self._host, self._verified, self._compared = (
+                host,
+                self._catalogue.verifications(host),
+                self._catalogue.comparisons(host),
+            )
         scrub = self._scrub if self._scrub and self._scrub.has_read(backup.finished, backup.subvolume_id, self._until) else None
         since = self._in_doubt.since if self._in_doubt and (host, name) in self._in_doubt.backups else None
-        verified_backup, compared, damages = self._found.get(name), self._compared.get(name), self._damages.get((host, name), 0)
+        verified_backup, compared, damages = self._verified.get(name), self._compared.get(name), self._damages.get((host, name), 0)
         if not (verified_backup or compared or damages or scrub or since):
             return _NEVER
         first = self._first.get((host, name), "")

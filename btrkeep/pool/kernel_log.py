@@ -99,7 +99,7 @@ class KernelLog:
         self._fd, self._after = -1, after
         self.last = after or 0
         """The highest number that was read."""
-        self._found: list[str] = []
+        self._messages: list[str] = []
         self.why = ""
         """Why it cannot be read; "": it can."""
 
@@ -130,5 +130,5 @@ class KernelLog:
             self.last = max(self.last, number)
             is_new = self._after is None or number > self._after
             if is_new and message.startswith("BTRFS") and (_ADDRESS in message or _FAILED in message):
-                self._found.append(message)
-        return self._found
+                self._messages.append(message)
+        return self._messages

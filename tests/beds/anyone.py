@@ -40,21 +40,21 @@ def without_rights(user: int = NOBODY) -> tuple[str, ...]:
     return ("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--")
 
 
-_found: list[Readable] = []
+_readable: list[Readable] = []
 
 
 def readable() -> Readable:
     """Returns the checkout itself if every user can read it; otherwise a copy in the session's folder, until `close`."""
-    if not _found:
+    if not _readable:
         here = Readable(Path(sys.executable), TOP)
-        _found.append(here if _is_everybodys(here) else _brought())
-    return _found[0]
+        _readable.append(here if _is_everybodys(here) else _brought())
+    return _readable[0]
 
 
 def close() -> None:
     """Deletes the copy."""
-    while _found:
-        if (checkout := _found.pop()).top != TOP:
+    while _readable:
+        if (checkout := _readable.pop()).top != TOP:
             problems = session.remove(checkout.top.parent)
             assert not problems, "\n".join(problems)
 

@@ -78,12 +78,12 @@ class _Postman:
     """A handler for aiosmtpd: a plain object, to which aiosmtpd adds attributes."""
 
     def __init__(self, result: Mail) -> None:
-        self._told = result
+        self._result = result
 
     async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:  # noqa: N802  aiosmtpd's name
         message = message_from_bytes(envelope.content, policy=policy.default)
         assert isinstance(message, EmailMessage)
-        self._told.got.append(message)
+        self._result.got.append(message)
         return "250 OK"
 
 

@@ -28,14 +28,14 @@ class Visitor:
         return self.web.ask("POST", address, urlencode(sent), Cookie=self.cookie, Content_Type=FORM, **headers)
 
 
-_known: dict[tuple[int, str], Visitor] = {}
+_visitors: dict[tuple[int, str], Visitor] = {}
 
 
 def visitor(web: Dashboard, name: str) -> Visitor:
     """Returns a visitor who is logged in; the login is made once for all tests, because checking a password takes long."""
-    if (web.port, name) not in _known:
-        _known[web.port, name] = Visitor(web, web.log_in(name))
-    return _known[web.port, name]
+    if (web.port, name) not in _visitors:
+        _visitors[web.port, name] = Visitor(web, web.log_in(name))
+    return _visitors[web.port, name]
 
 
 def files(host: str, path: bytes, page: str = "", **more: str) -> str:

@@ -110,7 +110,7 @@ class RecordedStates:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._known: dict[str, tuple[tuple[int, int, int], StateHeader | str]] = {}
+        self._headers: dict[str, tuple[tuple[int, int, int], StateHeader | str]] = {}
         self._lock = threading.Lock()
 
     def gallery(self, filesystem: str | None = None) -> Gallery:
@@ -120,9 +120,9 @@ class RecordedStates:
                 files, problems = _files(self.folder), []
             except OSError as error:
                 files, problems = {}, [f"the folder of recorded states cannot be read: {error.strerror}"]
-            self._known = {name: self._looked(name, stamp) for name, stamp in files.items()}
-            moments = {name: (stamp, header) for name, (stamp, header) in self._known.items() if isinstance(header, StateHeader)}
-            broken = problems + [header for _, header in self._known.values() if isinstance(header, str)]
+            self._headers = {name: self._looked(name, stamp) for name, stamp in files.items()}
+            moments = {name: (stamp, header) for name, (stamp, header) in self._headers.items() if isinstance(header, StateHeader)}
+            broken = problems + [header for _, header in self._headers.values() if isinstance(header, str)]
         newest = max((moment for _, moment in moments.values()), key=lambda moment: moment.taken, default=None)
         wanted = filesystem or (newest.fsid if newest else "")
         mine = {
@@ -137,11 +137,11 @@ class RecordedStates:
     def moments(self, gallery: Gallery) -> list[StateHeader]:
         """Returns the headers of all states that still exist."""
         with self._lock:
-            headers = [self._known[recorded.name][1] for recorded in gallery.recorded if recorded.name in self._known]
+            headers = [self._headers[recorded.name][1] for recorded in gallery.recorded if recorded.name in self._headers]
         return [moment for moment in headers if isinstance(moment, StateHeader)]
 
     def _looked(self, name: str, stamp: tuple[int, int, int]) -> tuple[tuple[int, int, int], StateHeader | str]:
-        cached = self._known.get(name)
+        cached = self._headers.get(name)
         if cached and cached[0] == stamp:
             return cached
         try:

@@ -207,7 +207,7 @@ def naming_copies(config: Config, host: str, which: str, paths: Sequence[str], t
 def _lines(config: Config, host: str, which: str, paths: Sequence[str], to: str) -> Iterator[str]:
     from btrkeep.decisions.copy_status import other_copies
 
-    known_copies, pool_id, offsite = _known(config)
+    known_copies, pool_id, offsite = _known_copies(config)
     copies = other_copies(config.copies, known_copies, offsite, host)
     if copies:
         yield f"other copies of {host}:"
@@ -262,7 +262,7 @@ def restic_call(offsite: OffsiteSettings, words: Sequence[str]) -> str:
     return f"(set -a; . {shlex.quote(str(offsite.environment_file))}; {line})" if offsite.environment_file else line
 
 
-def _known(config: Config) -> tuple["KnownCopies | None", str | None, dict[str, dict[str, str]]]:
+def _known_copies(config: Config) -> tuple["KnownCopies | None", str | None, dict[str, dict[str, str]]]:
     """Returns the copies, the pool's id, and the newest offsite backups from the catalogue; all are empty if it was lost."""
     from btrkeep.catalogue import Catalogue  # only after an error: it takes half of a command's start
     from btrkeep.decisions.copy_status import COPIES, copies_of, offsite_newest

@@ -102,13 +102,13 @@ class _Comparison:
     """Compares the folders of a tree with those of the previous tree, open as `before`."""
 
     def __init__(self, tree_links: TreeLinks, before: int | None) -> None:
-        self._found, self._before = tree_links, before
+        self._tree_links, self._before = tree_links, before
         self._was_none = {b""} if before is None else set[bytes]()
         """Folders that the previous tree does not have, or only as a symlink."""
 
     def take(self, folder: WalkedFolder) -> None:
         """Compares one folder, after the one above it."""
-        tree_links, begin = self._found, folder.path + b"/" if folder.path else b""
+        tree_links, begin = self._tree_links, folder.path + b"/" if folder.path else b""
         above = None
         if folder.path in self._was_none or self._before is None:
             self._was_none.discard(folder.path)
@@ -137,7 +137,7 @@ class _Comparison:
                 os.close(above)
 
     def _changed(self, entry: "os.DirEntry[str]", path: bytes, then: os.stat_result | None) -> None:
-        tree_links, now = self._found, entry.stat(follow_symlinks=False)
+        tree_links, now = self._tree_links, entry.stat(follow_symlinks=False)
         tree_links.grown += _size(now) - (_size(then) if then else 0)
         is_file = stat.S_ISREG(now.st_mode)
         tree_links.new_bytes += now.st_blocks * 512 if is_file else 0

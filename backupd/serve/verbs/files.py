@@ -150,7 +150,7 @@ def compare(call: Call) -> dict[str, Any]:
         pulse = _Pulse(call)
         last = deque[bytes](maxlen=1)
         words = (before, after, call["path"], call["content"])
-        shown, more, over = _some(call, differences_of(*words, pulse=pulse, since=call["since"], passed=last.append))
+        shown, more, over = _first_differences(call, differences_of(*words, pulse=pulse, since=call["since"], passed=last.append))
         hidden = call.service.config().serve.no_downloads
         lines, note = (
             (None, "contents are not shown: downloads are switched off") if hidden else _text(before, after, call["path"], pulse)
@@ -167,7 +167,7 @@ def compare(call: Call) -> dict[str, Any]:
     }
 
 
-def _some(call: Call, differences: "Iterator[PathDifference]") -> tuple[list[dict[str, Any]], bool, bool]:
+def _first_differences(call: Call, differences: "Iterator[PathDifference]") -> tuple[list[dict[str, Any]], bool, bool]:
     """Returns at most `limit` differences, whether there are or may be more, and whether the time limit is the reason."""
     from backupd.files.backup_differences import difference_answer
 
