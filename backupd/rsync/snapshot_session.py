@@ -21,6 +21,7 @@ from typing import Any
 from backupd.rsync.command import as_pattern, host_command
 from backupd.rsync.process import RunCancellation
 from backupd.rsync.shared_connection import NotConnected
+from backupd.streams.stream_format import LONGEST_NAME, LONGEST_PATH
 from btrkeep.config import HostConfig, SshSettings, page
 from btrkeep.config.self_exclusion import below
 from btrkeep.consistency import (
@@ -285,6 +286,8 @@ def _streams(entry: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
         names = file.split("/")
         if names[0] or not all(names[1:]) or {".", ".."} & set(names) or "\0" in file or not below(file, entry["path"]):
             raise ValueError("not the path of a file")
+        if len(os.fsencode(file)) > LONGEST_PATH or max(len(os.fsencode(name)) for name in names) > LONGEST_NAME:
+            raise ValueError("longer than rsync's paths")  # each walk of the backup would need memory for each folder's path
         if not any(below(file, path) and file != path for path in paths):
             raise ValueError("not below a source path")
     return tuple(dict.fromkeys(files))

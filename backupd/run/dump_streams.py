@@ -138,6 +138,8 @@ class DumpEnd:
     """Why it is not."""
     stopped: Cause | None = None
     """Why the run has to end; None: it continues."""
+    stalled: bool = False
+    """Whether the host sent nothing for `stall`: its other dumps may succeed."""
     outcome: PathOutcome = PathOutcome.UNFINISHED
     """Of the source path, if it was stopped."""
 
@@ -176,6 +178,8 @@ class DumpStreams:
                 results[holder] = _with_stream(results[holder], end)
                 if end.stopped:
                     return results
+                if end.stalled:
+                    break
             self.snapshots.note_stream(name, size, time.monotonic() - begun, failed.status, failed.error)
         return results
 
@@ -185,7 +189,8 @@ class DumpStreams:
         try:
             file = await asyncio.to_thread(DumpFile, data, path, of_base)
         except (IsADirectoryError, NotADirectoryError) as error:  # the host has a folder or a symlink there
-            return DumpEnd(status=1, error=f"{path} is or is below something else on the host: {error.strerror}")
+            why = f"it is or is below something else on the host ({error.strerror}): {path}"
+            return DumpEnd(status=1, error=limited_text(why))
         try:
             end = await self._written(name, path, file)
             if not end.status and not end.stopped:
@@ -215,8 +220,11 @@ class DumpStreams:
         status = await remote.end(0.0 if ended.stopped else LAST_WORDS)
         received, written = map(int, (bytes(printed).splitlines() or [b"0 0"])[-1].split())
         end = DumpEnd(received, written, status)
-        if cause := ended.stopped or await self.limits.at_end():
+        stall = ended.stopped if ended.stopped and ended.stopped.code is CauseCode.STALLED else None
+        if cause := (None if stall else ended.stopped) or await self.limits.at_end():
             return replace(end, status=status or 1, error=cause_words(cause), stopped=replace(cause, path=path))
+        if stall:  # a user of the host can lock a table, or stop a process, for ever
+            return replace(end, status=status or 1, error=cause_words(stall), stalled=True)
         if ended.exit_code:
             return self._not_written(end, path, next(reversed(ended.messages.last), "the writer of the dump was killed"))
         if status == _NOT_CONNECTED:

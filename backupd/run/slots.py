@@ -62,6 +62,19 @@ class HeldSlots:
         missing = [slots for slots in wanted if not self._take(slots)]
         return missing[0] if missing else None
 
+    def take_after_others(self, wanted: Sequence[Slots]) -> Slots | None:
+        """Does the same, but takes no slot for which another run waits. Raises PoolUnusable."""
+        for slots in wanted:
+            queue_lock = self._queue_lock(slots)
+            if queue_lock is None:
+                return slots
+            try:
+                if not self._take(slots):
+                    return slots
+            finally:
+                queue_lock.release()
+        return None
+
     async def wait(
         self, wanted: Sequence[Slots], cancellation: RunCancellation, given_up: Callable[[], bool], say: Callable[[Slots], None]
     ) -> bool:

@@ -1365,7 +1365,9 @@ def _run_dump(argv: Sequence[str], deadline: float, out: Optional[int], owner: O
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that left the group may keep the pipes open
+            process.communicate(timeout=PATIENCE)
+        process.wait()
         error = "it took longer than its timeout"
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, argv[0], error or "status %d" % process.returncode)
@@ -1820,7 +1822,7 @@ def keep_snapshot(path: str, server: str, asked: "StreamWords", most: int) -> Di
         taken = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         name = "{}={}={}-{}".format(server, asked.keepers[-1], taken, os.urandom(3).hex())
         own = [each for each in kept if keeper_of(each) in asked.keepers]
-        history = sorted(history_of([*own, name], asked.rules) - {name, names[parent] if parent else ""}, reverse=True)
+        history = sorted(history_of([*own, name], asked.rules) - {name, names[parent] if parent else ""}, key=time_of, reverse=True)
         others = set(own) - set(history[:most]) - {names[parent] if parent else ""}
         for each in others:
             with contextlib.suppress(OSError):  # a stream of it is still being read
@@ -2139,7 +2141,7 @@ class Host:
         with contextlib.ExitStack() as held:
             if not os.geteuid():
                 self.sessions.prepare()
-                held.enter_context(self.sessions.locked("dump-" + name, 10))
+                held.enter_context(self.sessions.locked(f"dump-{name}={self.server}", 10))  # another server must not wait for it
             deadline = time.monotonic() + dump.timeout
             try:
                 part = next((each for each in stream_parts(dump, deadline) if as_text(each.path) == as_text(path)), None)

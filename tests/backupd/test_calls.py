@@ -7,12 +7,15 @@ import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from backupd.run.cli import answer, called
 from backupd.run.run_context import HostResult
 from backupd.run.run_hosts import RunEnd
+from backupd.run.slots import HeldSlots, Slots
 from backupd.source import btrkeep_source as program
 from btrkeep.errors import Exit, OperatorError, PoolUnusable
+from btrkeep.pool.locks import take_lock
 from btrkeep.process.progress import Notice
 from tests.beds.watch import wait_for
 
@@ -127,3 +130,25 @@ def test_the_locale_of_a_host_does_not_reach_the_server() -> None:
     assert own == {"PATH": "/usr/bin", "LC_ALL": "C.UTF-8"}
     assert called.own_environment(own) is None
     assert called.own_environment({}) == {"LC_ALL": "C.UTF-8"}
+
+
+def test_a_host_that_calls_without_a_pause_leaves_turns_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, refused = list[str](), list[str]()
+    monkeypatch.setattr(called, "_LOCKS", tmp_path / "calls")
+    monkeypatch.setattr(called, "own_environment", lambda _: None)
+    monkeypatch.setattr(called, "reply", lambda *_, text: refused.append(text))
+    monkeypatch.setattr(called, "import_command", lambda _: lambda name, **_: answered.append(name))
+    for name in [*["evil"] * 6, "laptop", "desk"]:
+        CliRunner().invoke(called.command, [name], catch_exceptions=False, standalone_mode=False)
+    assert answered == ["evil", "laptop", "desk"]
+    assert set(refused) == {"another call of this host is being answered"}
+
+
+def test_a_call_takes_no_slot_for_which_a_night_waits(tmp_path: Path) -> None:
+    slots, since = (Slots("slot", 1, ""),), "2026-11-30T20:00:00Z"
+    with HeldSlots(tmp_path, "backup of evil", since) as call:
+        with take_lock(tmp_path / "slot-turn", "a night that waits", since):
+            assert call.take_after_others(slots) is slots[0]
+            with HeldSlots(tmp_path, "backup of web1", since) as night:
+                assert night.take(slots) is None
+        assert call.take_after_others(slots) is None

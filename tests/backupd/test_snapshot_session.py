@@ -237,7 +237,7 @@ def test_an_invalid_list_of_filesystems_is_refused(inner: object) -> None:
 @pytest.mark.parametrize(
     "file",
     ["/srv/d/../../etc/x", "/srv/d//x", "/srv/d/", "/srv/d/.", "srv/d/x", "/srv/dx", "/etc/x", "/srv", "", "/srv/d/x\0",
-     "/srv/d/..", "/var/d", 1, None],
+     "/srv/d/..", "/var/d", "/srv/d" + "/a" * 2050, "/srv/d/" + "\u00e9" * 128, 1, None],
 )  # fmt: skip
 def test_a_stream_that_would_be_written_elsewhere_is_refused(file: object) -> None:
     dump = {**ANSWER["dumps"][0], "path": "/srv/d", "streams": ["/srv/d/a.sql"]}

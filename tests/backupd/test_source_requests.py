@@ -4,6 +4,7 @@ All words come from the owner of the server's key. One that passes by mistake re
 """
 
 import ast
+import contextlib
 import json
 import os
 import re
@@ -335,3 +336,50 @@ def test_old_snapshots_of_others_are_searched_once_a_day(tmp_path: Path, monkeyp
     for expected in (2, 2):
         host._remove_old_kept([], [])
         assert searched == ["office"] * expected
+
+
+def test_a_server_that_does_not_read_a_dump_keeps_no_other_server_from_it(tmp_path: Path) -> None:
+    config, state = tmp_path / "source.conf", tmp_path / "state"
+    config.write_text(f"[dump shop]\ncommand = yes\noutput = {tmp_path}/shop.sql\nstream = yes\n")
+    config.chmod(0o600)
+    environment = {**os.environ, "SSH_ORIGINAL_COMMAND": f"btrkeep-source dump shop {tmp_path}/shop.sql"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-I", PROGRAM, "--config", config, "--state", state, "--server", server],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        for server in ("thief", "office")
+    ]
+    try:
+        assert [process.stdout.read(2) for process in started if process.stdout] == [b"y\n", b"y\n"]
+    finally:
+        for process in started:
+            process.communicate() if process.stdout is None else process.stdout.close()
+            process.wait()
+
+
+def test_the_newest_of_a_history_stay_also_after_a_host_was_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a snapshot begins with its keeper, not with its time."""
+    old = [f"office=ffffffff=2026110{day}T010000Z-aaaaaa" for day in (1, 2)]
+    new = [f"office=00000000=2026112{day}T010000Z-aaaaaa" for day in (0, 1)]
+    left = dict.fromkeys([*old, *new])
+    monkeypatch.setattr(program, "opened", lambda _: contextlib.nullcontext(0))
+    monkeypatch.setattr(program, "nested_subvolumes", lambda _: [])
+    monkeypatch.setattr(program, "folders_above", lambda _: [])
+    monkeypatch.setattr(program, "kept_snapshots", lambda *_: {name: program.SubvolumeInfo(1, name, "", name) for name in left})
+    monkeypatch.setattr(program, "remove_btrfs", lambda piece: left.pop(piece["name"]))
+    monkeypatch.setattr(program, "take_btrfs", lambda piece: left.update({piece["name"]: None}))
+    program.keep_snapshot("/srv", "office", program.StreamWords([], ["ffffffff", "00000000"], "daily=9", set(), []), 2)
+    assert [name for name in left if name in (*old, *new)] == new
+
+
+def test_a_dump_ends_at_its_limit_also_if_a_process_of_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "PATIENCE", 0.2)
+    begun = time.monotonic()
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        program._run_dump(["/bin/sh", "-c", "setsid sleep 3 & sleep 3"], begun + 0.2, subprocess.PIPE)
+    seconds = time.monotonic() - begun
+    time.sleep(max(0.0, 3.3 - seconds))  # until the process has ended
+    assert (raised.value.output, seconds < 2) == ("it took longer than its timeout", True)

@@ -108,6 +108,19 @@ def test_a_stream_without_end_is_stopped_by_the_limits(web1: Web1) -> None:
     assert not (web1.nights.pool / "hosts/web1/.working/data" / str(output)[1:]).exists()
 
 
+def test_a_dump_that_sends_nothing_fails_alone_and_the_backup_becomes_complete(web1: Web1) -> None:
+    """A user who locks a table, or stops the process that reads his database, would prevent each backup of the host."""
+    section = "[dump {0}]\ncommand = {1}\noutput = {2}/{0}.sql\nrequired = no\nstream = yes\n"
+    web1.configure(
+        config=section.format("locked", "echo part; sleep 60", web1.www) + section.format("shop", "echo rows", web1.www), stall="3s"
+    )
+    result = web1.nights.run("web1")["web1"]
+    assert (result["outcome"], len(result["warnings"])) == ("complete", 1)
+    assert "the host could not make the dump locked: no progress for 3" in result["warnings"][0]
+    assert web1.nights.data("web1", web1.www / "shop.sql").read_text() == "rows\n"
+    assert not web1.nights.data("web1", web1.www / "locked.sql").exists()
+
+
 def test_a_symlink_of_the_host_leads_no_stream_out_of_the_backup(web1: Web1, tmp_path: Path) -> None:
     output = stream(web1, "echo evil")
     outside = tmp_path / "outside"

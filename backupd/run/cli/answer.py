@@ -45,12 +45,12 @@ class _Later(Exception):
 
 @click.command("answer")
 @click.argument("name")
-@click.argument("turn", type=int)
+@click.argument("turns", type=int, nargs=-1)
 @pass_context
-def command(ctx: click.Context, name: str, turn: int) -> int:
+def command(ctx: click.Context, name: str, turns: tuple[int, ...]) -> int:
     """Answer a call of a host. `called` starts it.
 
-    `turn`: a descriptor that is closed when the backup starts, which has slots instead; -1: none.
+    `turns`: descriptors that are closed when the backup starts, which has slots instead.
     """
     incoming, outgoing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -59,7 +59,7 @@ def command(ctx: click.Context, name: str, turn: int) -> int:
     os.close(nothing)
     logging.basicConfig(handlers=[_SystemLog()], level=logging.WARNING, force=True)
     try:
-        return _answer(ctx, name, incoming, outgoing, turn)
+        return _answer(ctx, name, incoming, outgoing, turns)
     except _Later as later:
         reply(outgoing, later.again, text=later.text)
         return Exit.OK
@@ -72,7 +72,7 @@ def command(ctx: click.Context, name: str, turn: int) -> int:
         raise
 
 
-def _answer(ctx: click.Context, name: str, incoming: int, outgoing: int, turn: int) -> int:
+def _answer(ctx: click.Context, name: str, incoming: int, outgoing: int, turns: tuple[int, ...]) -> int:
     config = load_config(ctx)
     host = config.hosts.get(name)
     if host is None or not host.calls or not host.enabled or not can_share(host, config.ssh):
@@ -94,7 +94,7 @@ def _answer(ctx: click.Context, name: str, incoming: int, outgoing: int, turn: i
         context = replace(context, config=replace(context.config, hosts={**context.config.hosts, name: calling}))
         entry = replace(answered.entry, host=calling)
         reply(outgoing, answered.again, retry=answered.retry, connect=True, text=entry.reason)
-        if turn >= 0:
+        for turn in turns:
             os.close(turn)
         end = run_hosts(context, lambda: [entry], (name,), ProgressSinks[NightEvent](_log_notice), waits=True, slots=slots)
     return _log_end(name, end)
@@ -131,7 +131,7 @@ def _decide(config: Config, pool: Pool, host: HostConfig, now: datetime, slots: 
         raise _Later(answered.entry.reason, answered.again)
     if (holder := read_holder(pool.host_lock(host.name))) and holder.is_alive:
         raise _Later(f"its backups are in use since {recorded_time(holder.since)}", _OCCUPIED)
-    if slots.take(slots_of(config, host)):
+    if slots.take_after_others(slots_of(config, host)):  # a host that calls without a pause would be faster than those that wait
         raise _Later("the server is busy with other hosts", _OCCUPIED)
     return answered
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 
@@ -38,15 +39,20 @@ def command(ctx: click.Context, name: str) -> int:
         raise UsageError("answer needs `btrkeep-source call` at the other end, not a terminal", "run that on the host")
     if (variables := own_environment(os.environ)) is not None:
         os.execve(sys.executable, sys.orig_argv, variables)  # noqa: S606  only the environment is another one
+    turns: tuple[int, ...] = ()
     try:
-        turn = take_turn(_LOCKS, _AT_A_TIME)
+        own = take_own_turn(_LOCKS, name)
+        turn = None if own is None else take_turn(_LOCKS, _AT_A_TIME)
     except OSError:  # /run is full, or this is not root: the answer reports it
-        turn = -1
-    if turn is None:
-        seconds = random.SystemRandom().randint(_SHORTEST, _LONGEST)
-        reply(1, timedelta(seconds=seconds), text="the server is answering other calls")
-        return Exit.OK
-    status: int = ctx.invoke(import_command("backupd.run.cli.answer"), name=name, turn=turn)
+        pass
+    else:
+        if own is None or turn is None:
+            seconds = random.SystemRandom().randint(_SHORTEST, _LONGEST)
+            text = "another call of this host is being answered" if own is None else "the server is answering other calls"
+            reply(1, timedelta(seconds=seconds), text=text)
+            return Exit.OK
+        turns = (turn, own)
+    status: int = ctx.invoke(import_command("backupd.run.cli.answer"), name=name, turns=turns)
     return status
 
 
@@ -62,16 +68,25 @@ def own_environment(variables: Mapping[str, str]) -> dict[str, str] | None:
 
 def take_turn(folder: Path, count: int) -> int | None:
     """Returns a descriptor that is one of `count` locks until it is closed; None if all are taken."""
+    return next((fd for number in range(count) if (fd := _taken(folder, str(number))) is not None), None)
+
+
+def take_own_turn(folder: Path, name: str) -> int | None:
+    """Returns a descriptor that is the only lock of a host, so that one host that calls without a pause leaves turns for others;
+    None if another call of the host has it.
+    """
+    return _taken(folder, f"of-{quote(name, safe='')}")
+
+
+def _taken(folder: Path, name: str) -> int | None:
     folder.mkdir(mode=0o700, exist_ok=True)
-    for number in range(count):
-        fd = os.open(folder / str(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-        else:
-            return fd
-    return None
+    fd = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
 
 
 def reply(outgoing: int, again: timedelta, *, retry: timedelta | None = None, connect: bool = False, text: str = "") -> None:
