@@ -21,7 +21,6 @@ from typing import Any
 from backupd.rsync.command import as_pattern, host_command
 from backupd.rsync.process import RunCancellation
 from backupd.rsync.shared_connection import NotConnected
-from backupd.streams.stream_format import LONGEST_NAME, LONGEST_PATH
 from btrkeep.config import HostConfig, SshSettings, page
 from btrkeep.config.self_exclusion import below
 from btrkeep.consistency import (
@@ -42,6 +41,7 @@ PROGRAM = "btrkeep-source"
 _FORMAT = 1
 _LARGEST, _MOST_ERRORS = 1 << 20, 1 << 14  # bytes of an answer, and of the program's errors
 _MOST_PATHS, _MOST_FILESYSTEMS, _MOST_STREAMS = 10_000, 4000, 1000
+_LONGEST_PATH, _LONGEST_NAME = 4095, 255  # bytes
 _SESSION = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 _MOST_HISTORY = 999
 _CHECK_SECONDS = 60.0
@@ -286,8 +286,8 @@ def _streams(entry: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
         names = file.split("/")
         if names[0] or not all(names[1:]) or {".", ".."} & set(names) or "\0" in file or not below(file, entry["path"]):
             raise ValueError("not the path of a file")
-        if len(os.fsencode(file)) > LONGEST_PATH or max(len(os.fsencode(name)) for name in names) > LONGEST_NAME:
-            raise ValueError("longer than rsync's paths")  # each walk of the backup would need memory for each folder's path
+        if len(os.fsencode(file)) > _LONGEST_PATH or max(len(os.fsencode(name)) for name in names) > _LONGEST_NAME:
+            raise ValueError("longer than a path can be")  # each walk of the backup would need memory for each folder's path
         if not any(below(file, path) and file != path for path in paths):
             raise ValueError("not below a source path")
     return tuple(dict.fromkeys(files))

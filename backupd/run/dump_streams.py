@@ -173,7 +173,7 @@ class DumpStreams:
             for file in files:
                 end = await self._file(name, file)
                 size += end.received
-                failed = failed if failed.error else end
+                failed = failed if failed.status else end
                 holder = max((path for path in results if below(file, path)), key=len)
                 results[holder] = _with_stream(results[holder], end)
                 if end.stopped:
@@ -229,7 +229,8 @@ class DumpStreams:
             return self._not_written(end, path, next(reversed(ended.messages.last), "the writer of the dump was killed"))
         if status == _NOT_CONNECTED:
             return replace(_lost(name, bytes(remote.errors) + (await self.connection.after(status) or b"")), received=received)
-        lines = remote.errors.decode("utf-8", "replace").splitlines()
+        lines = remote.errors.decode("utf-8", "replace").split("\n")
+        lines = [line for line in lines if line.strip()]
         why = limited_text(lines[-1].removeprefix(f"{PROGRAM}: ")) if lines else f"exit status {status}"
         return replace(end, error=why) if status else end
 

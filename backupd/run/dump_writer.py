@@ -4,6 +4,7 @@
 are written, so that the others stay shared. Prints the bytes received and written, from time to time and at the end.
 """
 
+import errno
 import os
 import sys
 import time
@@ -34,7 +35,7 @@ def write_stream(stream: int, file: int) -> tuple[int, int]:
 
 def _write_changes(file: int, chunk: bytes, offset: int) -> int:
     """Writes the pages that differ from the file's; returns their bytes."""
-    before = os.pread(file, len(chunk), offset)
+    before = _before(file, len(chunk), offset)
     if before == chunk:
         return 0
     differing = [at for at in range(0, len(chunk), _PAGE) if before[at : at + _PAGE] != chunk[at : at + _PAGE]]
@@ -48,6 +49,20 @@ def _write_changes(file: int, chunk: bytes, offset: int) -> int:
             count = os.pwrite(file, run, offset + start)
             run, start, written = run[count:], start + count, written + count
     return written
+
+
+def _before(file: int, size: int, offset: int) -> bytes:
+    """Returns what the file has there. Data that the disk cannot read is cut off with all behind it, so it is written again."""
+    try:
+        before = os.pread(file, size, offset)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        before = b""
+    if len(before) < size:  # the end of the file, or the rest of it cannot be read
+        before = before[: len(before) // _PAGE * _PAGE]
+        os.ftruncate(file, offset + len(before))
+    return before
 
 
 def _show(received: int, written: int) -> None:

@@ -74,6 +74,7 @@ SUBVOL_GETFLAGS, SNAP_CREATE_V2, SNAP_DESTROY = 0x80089419, 0x50009417, 0x500094
 GET_SUBVOL_ROOTREF, INO_LOOKUP, INO_LOOKUP_USER, TREE_SEARCH = 0xD000943D, 0xD0009412, 0xD000943E, 0xD0009411
 GET_SUBVOL_INFO, SEND = 0x81F8943C, 0x40489426
 SUBVOL_RDONLY, SUBVOLUME_TOP, ROOT_TREE, INODE_ITEM, ROOT_REF, FILEID_BTRFS = 2, 256, 1, 1, 156, 0x4D
+EXTENT_DATA = 108
 # sys/mount.h, sched.h, sys/prctl.h, linux/capability.h
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_RELATIME = 1, 32, 4096, 16384, 1 << 18, 1 << 21
 MNT_DETACH, CLONE_NEWNS, PR_SET_PDEATHSIG, PR_CAPBSET_DROP = 2, 0x20000, 1, 24
@@ -1852,6 +1853,7 @@ def remove_old_kept(
 ) -> None:
     """Removes kept snapshots, of that server or of all, of paths that a keeper has not backed up for long; except those of these
     keepers in these paths."""
+    asked = {os.stat(path).st_dev for path in paths}  # a subvolume may be at several paths
     for mount in mounts:
         if mount.kind != "btrfs" or mount.read_only:
             continue
@@ -1861,7 +1863,7 @@ def remove_old_kept(
             folders += [os.path.join(mount.point, name) for name in nested]
         for folder in folders:
             with contextlib.suppress(OSError):
-                _remove_old_kept_of(folder, server, keepers if folder in paths else ())
+                _remove_old_kept_of(folder, server, keepers if os.stat(folder).st_dev in asked else ())
 
 
 def _remove_old_kept_of(folder: str, server: Optional[str], keepers: Sequence[str]) -> None:
@@ -1882,6 +1884,31 @@ def _time_in(text: str) -> float:
         return float("inf")
 
 
+def has_short_inline(fd: int, since: int) -> bool:
+    """Whether a file of one block, changed since that transaction, is longer than its compressed inline data, as by fallocate(2).
+    Linux sends such data compressed and the file's size not at all, so the received file would be too short."""
+    block, most = os.fstatvfs(fd).f_bsize, (1 << 64) - 1
+    number, kind, least = SUBVOLUME_TOP, INODE_ITEM, 0
+    of = size = 0  # of the last file
+    while True:
+        answer = bytearray(struct.pack("=7Q4I4024x", 0, number, most, least, most, since, most, kind, EXTENT_DATA, 1000, 0))
+        fcntl.ioctl(fd, TREE_SEARCH, answer)
+        (count,) = struct.unpack_from("=I", answer, 64)
+        if not count:
+            return False
+        at = 104
+        for _ in range(count):
+            _, number, least, kind, length = struct.unpack_from("=QQQII", answer, at)
+            if kind == INODE_ITEM:
+                (size,), of = struct.unpack_from("=Q", answer, at + 32 + 16), number
+            elif kind == EXTENT_DATA and number == of and size <= block:
+                _, data, is_compressed, is_on_disk = struct.unpack_from("=QQB3xB", answer, at + 32)
+                if is_compressed and not is_on_disk and data < size:
+                    return True
+            at += 32 + length
+        number, kind, least = (number, kind, least + 1) if least < most else (number, kind + 1, 0)
+
+
 def write_stream(path: str, server: str, identity: str, parent: Optional[str], plain: bool) -> None:
     """Writes the stream of a kept snapshot to standard output. The kernel writes command by command, so a pipe gathers them."""
     with opened(path) as top:
@@ -1892,7 +1919,8 @@ def write_stream(path: str, server: str, identity: str, parent: Optional[str], p
         folder = hidden_folder(top)
         with open_kept(folder, kept[identity][0]) as source:
             os.close(folder)
-            version = 1 if plain else stream_version()
+            since = int(parent.split(":")[1]) if parent else 0
+            version = 1 if plain or (stream_version() > 1 and has_short_inline(source, since)) else stream_version()
             trees = array.array("Q", [kept[parent][1].tree] if parent else [])
             reading, writing = os.pipe()
             with contextlib.suppress(OSError):  # a limit of the user

@@ -149,7 +149,8 @@ class FileWriter:
         """Writes compressed data uncompressed. Asks for a plain stream if it cannot be decoded here."""
         length, whole = wire.number(attributes, wire.A_FILE_LEN), wire.number(attributes, wire.A_UNENCODED_LEN, LONGEST_EXTENT)
         start = wire.number(attributes, wire.A_UNENCODED_OFFSET, LONGEST_EXTENT)
-        data = decoded(wire.small(attributes, wire.A_COMPRESSION), bytes(attributes[wire.A_DATA]), whole)
+        # zlib takes 0 for "no limit"
+        data = decoded(wire.small(attributes, wire.A_COMPRESSION), bytes(attributes[wire.A_DATA]), whole) if whole else None
         if data is None or start + length > whole:
             raise wire.StreamError(wire.NOT_ENCODED, f"{wire.shown(path)}: {why}")
         self._takes(length)

@@ -274,9 +274,9 @@ FRAME = bytes.fromhex("28b52ffd20052900006669727374")
 """A frame of zstd: the word "first" in a raw block."""
 
 
-def encoded(data: bytes, kind: int, length: int, start: int) -> bytes:
-    """Of an extent whose uncompressed data has 5 bytes."""
-    numbers = ((name, number(value)) for name, value in ((18, 0), (27, length), (28, 5), (29, start)))
+def encoded(data: bytes, kind: int, length: int, start: int, whole: int = 5) -> bytes:
+    """Of an extent whose uncompressed data has `whole` bytes."""
+    numbers = ((name, number(value)) for name, value in ((18, 0), (27, length), (28, whole), (29, start)))
     return made.command(25, (15, b"file"), *numbers, (30, struct.pack("<I", kind)), (19, data))
 
 
@@ -410,3 +410,9 @@ def test_limits_end_a_stream_at_once(place: Place) -> None:
     with pytest.raises(StreamError) as ended:
         place.apply(complete(made.file(b"big", b"1" * 1000), *[made.write(b"big", b"2" * 1000)] * 10), size=2500)
     assert ended.value.status == OVER_LIMIT
+
+
+def test_compressed_data_of_no_bytes_takes_no_memory(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backupd.streams.file_writer.decoded", lambda *_: pytest.fail("it was decompressed, without any limit"))
+    stream = complete(made.command(3, (15, b"file"), (3, number(300))), encoded(zlib.compress(bytes(1 << 20)), 1, 0, 0, 0))
+    assert place.fails(stream).status == NOT_ENCODED

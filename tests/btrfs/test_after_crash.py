@@ -125,7 +125,7 @@ def test_a_night_reads_it_before_it_becomes_a_base(make_btrfs: Callable[..., Pat
     reboot(nights)
     output = nights.backupd("run", damaged).stdout
     assert "2 backups written just before a crash of this server" in output
-    assert f"{damaged} {nights.names(damaged)[0]}: 1 file damaged" in output
+    assert f"{damaged} {nights.names(damaged)[0]}: 1 damaged file" in output
     assert (nights.data(damaged, tree) / "lost").read_bytes() == lost
     (other,) = {"db", "web"} - {damaged}
     assert [host for host, _ in noted(nights)["unread"]] == [other]  # it was not requested

@@ -185,7 +185,7 @@ def test_during_a_pause_for_backups_what_was_there_is_back(pool: Expiries) -> No
             values = ("web", "2026-03-20T22:00:00.000000Z", 0, sleeper.pid, started, 0)
             connection.execute(f"insert into run ({columns}) values (?, ?, ?, ?, ?, ?)", values)
         time.sleep(1.1)  # it checks for backups once a second
-    wait_for(lambda: rows(pool, "select paused from expiry where finished is null") == [("backups run",)])
+    wait_for(lambda: rows(pool, "select paused from expiry where finished is null") == [("backups are running",)])
     assert options(pool) == before
     sleeper.kill()
     sleeper.wait()

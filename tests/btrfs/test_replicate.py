@@ -270,7 +270,7 @@ def test_a_pool_that_took_the_place_of_another_is_not_fetched(two: TwoPools, mak
     other.night("2026-03-01T22:00:00Z", "x")
     two.second.tables["replica.office"]["from"] = str(other.first.pool)
     two.second.write()
-    assert "a copy of another pool" in json.dumps(two.fetch(status=1))
+    assert "fetched from another pool" in json.dumps(two.fetch(status=1))
     assert two.differences(first) == ""
 
 

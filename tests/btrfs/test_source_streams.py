@@ -1,6 +1,7 @@
 """btrkeep-source: streams of a host's subvolumes. Few snapshots are kept, of the right server; nothing else is sent."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from backupd.source import btrkeep_source as program
 from tests.beds import differences, manifest, work
 from tests.beds.source_program import HIDDEN, SourceHost
 from tests.beds.ssh import Sshd
@@ -165,6 +167,46 @@ def test_the_snapshots_of_a_renamed_entry_count_as_its_own(host: SourceHost, tre
     assert second["parent"] == first["id"]
     begin(host, tree, have=(second["id"],), keeper="00000001 --for 00000002")
     assert [name.split("=")[1] for name in kept(tree)] == ["00000002", "00000002", KEEPER]
+
+
+def test_after_a_rename_the_newest_history_stays(host: SourceHost, tree: Path) -> None:
+    host.config.write_text("[snapshots]\nhistory = 1\n")
+    (first,) = begin(host, tree)
+    earlier(tree, "20261001T120000Z")
+    newer = "office=00000002=20261002T120000Z-000001"
+    work("btrfs", "-q", "subvolume", "snapshot", "-r", tree, tree / HIDDEN / newer)
+    begin(host, tree, have=(first["id"],), keep="daily=9", keeper=f"{KEEPER} --for 00000002")
+    assert newer in kept(tree)
+
+
+def test_an_old_parent_stays_where_its_subvolume_is_mounted_twice(tree: Path, tmp_path: Path) -> None:
+    program.keep_snapshot(str(tree), "office", program.stream_words(["--for", KEEPER]), 0)
+    (name,) = kept(tree)
+    (tree / HIDDEN / name).rename(tree / HIDDEN / f"office={KEEPER}=20200101T120000Z-000001")
+    work("mount", "--bind", tree, tmp_path)
+    try:
+        mounts = [mount for mount in program.read_mounts() if mount.point in (str(tree.parent), str(tmp_path))]
+        assert len(mounts) == 2
+        program.remove_old_kept(mounts, "office", [KEEPER], [str(tmp_path)])
+        assert len(kept(tree)) == 1
+    finally:
+        work("umount", tmp_path)
+
+
+def test_a_file_longer_than_its_compressed_inline_data_keeps_its_length(host: SourceHost, tree: Path, shared_btrfs: Path) -> None:
+    """Linux 6.18 sends 500 bytes, and not the length."""
+    work("btrfs", "property", "set", tree, "compression", "zstd")
+    (first,) = begin(host, tree)
+    sizes = {"one": 2047, "other": 4096, "longer": 5000}
+    for name, size in sizes.items():
+        (tree / name).write_bytes(b"abc\n" * 125)
+        os.sync()
+        work("fallocate", "-l", str(size), tree / name)
+    (second,) = begin(host, tree, have=(first["id"],))
+    receive(send(host, "--", first["id"], str(tree)), shared_btrfs, "parent")
+    for name, words in {"complete": (), "difference": ("--parent", first["id"])}.items():
+        got = receive(send(host, *words, "--", second["id"], str(tree)), shared_btrfs, name)
+        assert {name: (got / name).stat().st_size for name in sizes} == sizes
 
 
 def test_two_servers_have_their_own_snapshots(host: SourceHost, tree: Path) -> None:

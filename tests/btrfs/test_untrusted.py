@@ -246,7 +246,7 @@ def test_a_host_that_says_that_this_server_is_full_harms_itself_alone(nights: Ni
 # --- the restricted key
 
 
-def test_a_key_restricted_to_rrsync_is_enough_and_only_connect_tries_one_other_command(nights: Nights, sshd: ssh.Sshd) -> None:
+def test_a_key_restricted_to_rrsync_is_enough_and_only_connect_tries_two_other_commands(nights: Nights, sshd: ssh.Sshd) -> None:
     tree = nights.source / "srv"
     odd_tree(tree)
     log = nights.top / "commands"
@@ -265,7 +265,7 @@ def test_a_key_restricted_to_rrsync_is_enough_and_only_connect_tries_one_other_c
     of_connect = log.read_text().splitlines()[len(of_runs) :]
     assert len(of_runs) >= 2
     others = [line for line in (*of_runs, *of_connect) if not line.startswith("rsync --server --sender ")]
-    assert others == ["cat /proc/sys/kernel/random/boot_id /proc/self/mountinfo"]
+    assert others == ["rsync --version", "cat /proc/sys/kernel/random/boot_id /proc/self/mountinfo"]
     assert others[0] in of_connect
     assert nights.status("web")["state"] == "ok"
 
