@@ -252,7 +252,7 @@ def test_a_batch_deletes_as_many_as_there_is_room_for_and_the_limit_allows_whate
         deleter._gone += [(host_plan.host, name) for name in names[:count]]
         return names[count:]
 
-    monkeypatch.setattr(deleter, "_some", delete)
+    monkeypatch.setattr(deleter, "_first_names", delete)
     deleter._gone = [("web0", "x"), ("web0", "y")]
     deleter.batch(3)
     assert [name for _, name in deleter._gone] == ["x", "y", "a", "b", "c"]
