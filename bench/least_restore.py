@@ -9,7 +9,8 @@ whole: a folder without folders gets its name when it is complete; others, and f
 compared: afterwards each name is looked up and read again, with its attributes
 previewed: before anything is written, all names are read and remembered
 
-With --contents the data of each file is compared too: with --reflinks by the items of the trees, else both files are read.
+With --contents the data of each file is compared too: with --reflinks by the items of the trees, else, and where these differ,
+both files are read.
 
 No reasons, no progress, no existing files, no hostile names; an error ends it.
 """
@@ -143,8 +144,8 @@ def compare(above: int, name: bytes, below: list[Seen], source_above: int | None
         elif seen.below is None:
             assert status.st_size == looked.st_size
             if source is not None and status.st_size:
-                same = have_same_items(source, looked.st_ino, to, status.st_ino) if reflinks else _is_equal(source, to, seen.name)
-                assert same, seen.name
+                shared = reflinks and have_same_items(source, looked.st_ino, to, status.st_ino)
+                assert shared or _is_equal(source, to, seen.name), seen.name
     if source is not None:
         os.close(source)
     os.close(to)
