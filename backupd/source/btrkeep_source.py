@@ -1236,7 +1236,9 @@ def answer_stream(dump: Dump) -> Dict[str, Any]:
         # Nothing is in this folder here. With a new time it is not one whose filesystem is not mounted.
         os.utime(os.path.dirname(dump.output))
         paths = [as_text(part.path) for part in stream_parts(dump, time.monotonic() + LONGEST)]
-        return dict(answer, status=None, error="its stream was not fetched; the run ended first, or the server is too old", streams=paths)
+        return dict(
+            answer, status=None, error="its stream was not fetched; the run ended first, or the server is too old", streams=paths
+        )
     except subprocess.CalledProcessError as error:
         return dict(answer, status=error.returncode, error=as_text(error.output))
     except OSError as error:
