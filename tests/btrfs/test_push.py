@@ -302,7 +302,7 @@ def test_check_tells_of_a_clock_that_is_another_there(two: Pushing) -> None:
     two.over(r"""sed -u 's/"now": "20[0-9]*-/"now": "2019-/' < <("$@")""")
     answer = json.loads(two.first.backupd("check", "--connect", "--json", check=False).stdout)
     warned = [row["message"] for row in answer if row["subject"] == "push backup2" and row["level"] == "warning"]
-    assert re.fullmatch(r"its clock is \d.* behind this one", warned[1]), warned
+    assert re.fullmatch(r"the other server's clock is \d.* behind this one", warned[1]), warned
 
 
 READS_NOT = """
