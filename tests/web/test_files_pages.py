@@ -12,6 +12,7 @@ import pytest
 
 from tests.beds.dashboard import CUSTOMER, MARKUP, NAMES, OPERATOR, QUICK, VIEWER, Dashboard
 from tests.beds.manifest import differences, manifest
+from tests.beds.watch import wait_for
 from tests.beds.work import work
 from tests.web.files_visit import Page, Visitor, files, path_in, source_of, visitor
 
@@ -272,7 +273,8 @@ def test_what_is_switched_off_has_no_way_to_it(olga: Visitor, shop: Dashboard, s
     shop.nights.tables["serve"] = {**QUICK, "no_downloads": True, "no_restores": True}
     try:
         shop.nights.write()
-        olga.get(addresses[0])  # the root service reads the configuration again, and publishes it
+        # The root service reads the configuration again at the next request, and publishes it beside the answer.
+        wait_for(lambda: "download" not in olga.get(addresses[0]).text.lower(), 20)
         for address in addresses:
             page = olga.get(address)
             assert page.status == 200
@@ -282,8 +284,7 @@ def test_what_is_switched_off_has_no_way_to_it(olga: Visitor, shop: Dashboard, s
     finally:
         shop.nights.tables["serve"] = QUICK
         shop.nights.write()
-        olga.get(addresses[0])
-        assert "download" in olga.get(addresses[0]).text
+        wait_for(lambda: "download" in olga.get(addresses[0]).text, 20)
 
 
 def test_who_is_not_logged_in_is_asked_to_and_comes_back_to_the_very_bytes(shop: Dashboard, source: bytes) -> None:
