@@ -38,6 +38,7 @@ ALARM_EVENTS = {
 """The events that [notify] on sends at once, in this order, with the title in the message."""
 SERVICE_VERBS = {
     "browse": 600,
+    "search": 60,
     "versions": 120,
     "compare": 120,
     "download": 300,

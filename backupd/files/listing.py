@@ -2,7 +2,8 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
@@ -56,9 +57,10 @@ def page(
     sort: str = "name",
     descending: bool = False,
     fits: Callable[[Entry], bool] = lambda _entry: True,
+    matches: Callable[[bytes], bool] | None = None,
 ) -> Page:
     """Returns `limit` entries of `listing` from number `offset` on; fewer if `fits` returns False for one. Of the other entries
-    only the names are read.
+    only the names are read. With `matches`, the folder has only the names for which that returns True.
 
     `sort`: one of SORTS, another order than that of `listing`; for `name` with `descending` too, folders are mixed with other
     entries. The page has its sort order: a folder of more than MOST_SORTED names is always sorted by name.
@@ -69,7 +71,8 @@ def page(
     above = joined(components(path)).rstrip(b"/")
     with tree.folder(path) as fd:
         with os.scandir(fd) as dir_entries:
-            total, names = ordered(_place(dir_entry) for dir_entry in dir_entries)
+            places = map(_place, dir_entries)
+            total, names = ordered(place for place in places if matches(place[1:])) if matches else ordered(places)
         if total > MOST_SORTED:
             sort, descending = "name", False
         plain: Iterator[bytes] = (name[1:] for name in names)
@@ -77,6 +80,35 @@ def page(
             plain = iter(sorted(plain, key=partial(_key, sort, fd), reverse=descending))
         chosen = (read_entry(fd, name, above + b"/" + name) for name in islice(plain, offset, offset + limit))
         return Page(tuple(takewhile(fits, chosen)), total, sort, descending)
+
+
+_DEEPEST, _LONGEST = 16, 0.2
+"""Folders in each other, and seconds for all folders of a page."""
+
+
+def only_folders(tree: Tree, folders: Sequence[bytes]) -> Iterator[bytes]:
+    """Yields for each folder the path below it of the deepest folder that is reached through folders with a single name each:
+    b"b/c" if it has only b, and b has only c; b"" if it has several names, or none, or a file.
+    """
+    end = time.monotonic() + _LONGEST
+    for path in folders:
+        names = list[bytes]()
+        while len(names) < _DEEPEST and time.monotonic() < end and (name := _only_folder(tree, b"/".join((path, *names)))):
+            names.append(name)
+        yield b"/".join(names)
+
+
+def _only_folder(tree: Tree, path: bytes) -> bytes | None:
+    try:
+        with tree.folder(path) as fd, os.scandir(fd) as dir_entries:
+            first, second = next(dir_entries, None), next(dir_entries, None)
+            if first is None or second is not None or not first.is_dir(follow_symlinks=False):
+                return None
+            name = os.fsencode(first.name)
+        with tree.folder(path + b"/" + name):  # not a mount
+            return name
+    except OSError:
+        return None
 
 
 def _place(dir_entry: os.DirEntry[str]) -> bytes:

@@ -26,6 +26,8 @@ _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
 _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _LONGEST_PATH = 16 << 10
 _MOST_PATHS = 1000
+LONGEST_NAME = 300
+"""Maximum characters of a text that is searched in names, which have at most 255 bytes."""
 _LONGEST_TIME = 40
 HOST, FOLDER = "host", "folder"
 REQUIRED: Final = object()
@@ -116,6 +118,13 @@ def paths(value: Any) -> tuple[bytes, ...]:
     if len(value) > _MOST_PATHS:
         raise ValueError(f"more than {_MOST_PATHS} paths were given: name their folder instead")
     return tuple(path(item) for item in value)
+
+
+def search_text(value: Any) -> str:
+    """Validates a text to search for: not empty."""
+    if not (words := text(LONGEST_NAME)(value)).strip():
+        raise ValueError("it is empty")
+    return words
 
 
 def moment(value: Any) -> datetime:

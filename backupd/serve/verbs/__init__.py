@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from backupd.serve import request_checks as checks
-from backupd.serve.request_checks import Argument, Right
+from backupd.serve.request_checks import LONGEST_NAME, Argument, Right
 from backupd.serve.service_context import ConcurrencyLimit
 from btrkeep.choices import CURVES, OVERWRITE, SERVICE_VERBS
 from btrkeep.serving.protocol import LONGEST_ANSWER, LONGEST_REASON
@@ -81,6 +81,21 @@ _VERBS: Mapping[str, Verb] = {
             "limit": Argument(checks.number(1, 5000), 1000),
             "sort": Argument(checks.choice("name", "kind", "size", "mode", "owner", "mtime"), "name"),
             "descending": Argument(checks.flag, False),
+            "find": Argument(checks.text(LONGEST_NAME), ""),
+            "typed": Argument(checks.flag, False),
+            "collapse": Argument(checks.flag, False),
+        },
+    ),
+    "search": Verb(
+        "files",
+        right=Right.HOST,
+        limit=_HEAVY,
+        arguments={
+            **_BACKUP,
+            **_PATH,
+            "find": Argument(checks.search_text),
+            "limit": Argument(checks.number(1, 1000), 200),
+            **_SECONDS,
         },
     ),
     "versions": Verb(

@@ -1,6 +1,7 @@
 """Reads, compares and streams the content of backups. No link leads out of a backup; see backupd.files."""
 
 import errno
+import itertools
 import os
 import time
 from collections import deque
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from backupd.files.backup_selector import NEWEST, NoHost, Restorable, find, restorable
 from backupd.files.entry_words import backup_object, entry_object, history_answer, named_entry_object
 from backupd.files.sameness import TimeBudgetUsedUp
-from backupd.files.suggestions import entry_at, missing
+from backupd.files.suggestions import entry_at, missing, path_in
 from backupd.files.tree import Entry, Tree
 from backupd.serve.service_context import Call
 from btrkeep.descriptors import ClosingFd
@@ -82,27 +83,59 @@ def _entry(call: Call, backup: Restorable, tree: Tree) -> Entry:
 
 def browse(call: Call) -> dict[str, Any]:
     """Returns an entry, and for a folder a page of its contents."""
-    from backupd.files.listing import Page, page
+    from backupd.files.listing import Page, only_folders, page
+    from backupd.files.search import name_filter
 
     order, size = (call["sort"], call["descending"]), AnswerSize()
+    matches = name_filter(call["find"]) if call["find"] else None
 
     def fits(entry: Entry) -> bool:
         return size.take(named_entry_object(entry))
 
     with opened(call, call["backup"]) as [(backup, tree)]:
-        entry = _entry(call, backup, tree)
+        path = path_in(tree, call["path"]) if call["typed"] else call["path"]
+        entry = entry_at(tree, path, f"{backup.host}@{backup.name}")
         is_folder = entry.kind == "folder"
-        inside = page(tree, call["path"], call["offset"], call["limit"], *order, fits) if is_folder else Page((), 0, *order)
+        inside = page(tree, path, call["offset"], call["limit"], *order, fits, matches) if is_folder else Page((), 0, *order)
+        folders = [entry.path for entry in inside.entries if entry.kind == "folder"] if call["collapse"] else []
+        only = dict(zip(folders, only_folders(tree, folders), strict=True))
     end = call["offset"] + len(inside.entries)
     return {
         "backup": backup_object(backup),
         "path": os.fsdecode(entry.path),
         "entry": entry_object(entry),
-        "entries": [named_entry_object(entry) for entry in inside.entries],
+        "entries": [{**named_entry_object(entry), **_only_object(only.get(entry.path))} for entry in inside.entries],
         "total": inside.total,
         "next": end if inside.entries and end < inside.total else None,
         "sort": inside.sort,
         "descending": inside.descending,
+    }
+
+
+def _only_object(below: bytes | None) -> dict[str, str]:
+    return {"only": os.fsdecode(below)} if below else {}
+
+
+def search(call: Call) -> dict[str, Any]:
+    """Returns the names below a folder that match, until the limit of results or of time."""
+    from backupd.files.search import name_filter
+    from backupd.files.search import search as search_names
+
+    size, count = AnswerSize(), itertools.count(1)
+
+    def take(entry: Entry) -> bool:
+        return next(count) <= call["limit"] and size.take(entry_object(entry))
+
+    with opened(call, call["backup"]) as [(backup, tree)]:
+        _entry(call, backup, tree)
+        result = search_names(tree, call["path"], name_filter(call["find"]), take, _Pulse(call))
+    return {
+        "backup": backup_object(backup),
+        "path": os.fsdecode(call["path"]),
+        "entries": [entry_object(entry) for entry in result.entries],
+        "scanned": result.scanned,
+        "unreadable": result.unreadable,
+        "stopped": result.stopped,
     }
 
 
