@@ -122,7 +122,8 @@ def paths(value: Any) -> tuple[bytes, ...]:
 
 def search_text(value: Any) -> str:
     """Validates a text to search for: not empty."""
-    if not (words := text(LONGEST_NAME)(value)).strip():
+    words: str = text(LONGEST_NAME)(value)
+    if not words.strip():
         raise ValueError("it is empty")
     return words
 
