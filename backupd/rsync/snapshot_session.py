@@ -50,6 +50,10 @@ INVALID = (ValueError, KeyError, TypeError, AttributeError, OverflowError, Recur
 """What parsing an invalid answer raises."""
 
 
+class TooMany(ValueError):
+    """A list of an answer has more entries than this server reads."""
+
+
 class NoSnapshots(OperatorError):
     """The host made no snapshots, or did not delete them."""
 
@@ -114,8 +118,8 @@ async def end_session(
     answer = await ask_source(host, ssh, control, ("end", session), cancellation, seconds)
     try:
         return tuple(str(mount) for mount in list_of({"full": [], **parsed_answer(answer)}, "full", _MOST_FILESYSTEMS))
-    except INVALID:
-        raise invalid_answer("end") from None
+    except INVALID as error:
+        raise invalid_answer("end", error) from None
 
 
 async def check_source(
@@ -131,8 +135,8 @@ async def check_source(
         dumps = {limited_text(dump["name"]): limited_text(dump["path"]) for dump in list_of(fields, "dumps", MOST_DUMPS)}
         outside = {name: output for name, output in dumps.items() if not any(below(output, path) for path in host.paths)}
         return _consistencies(fields, host.paths, {}), outside
-    except INVALID:
-        raise invalid_answer("check") from None
+    except INVALID as error:
+        raise invalid_answer("check", error) from None
 
 
 async def check_streams(host: HostConfig, ssh: SshSettings, control: Path | None) -> tuple[dict[str, str], int]:
@@ -145,8 +149,8 @@ async def check_streams(host: HostConfig, ssh: SshSettings, control: Path | None
         reasons = {str(path): reason for path, reason in list_of(fields, "streams", _MOST_PATHS)}
         history = max(0, min(int(fields.get("history", 0)), _MOST_HISTORY))
         return {path: limited_text(reasons[path]) for path in host.paths if reasons[path] is not None}, history
-    except INVALID:
-        raise invalid_answer("check") from None
+    except INVALID as error:
+        raise invalid_answer("check", error) from None
 
 
 async def ask_source(
@@ -228,15 +232,19 @@ def parse_session(answer: bytes, paths: Sequence[str]) -> SnapshotSession:
         streams = {entry["name"]: _streams(entry, paths) for entry in fields["dumps"] if "streams" in entry}
         own = tuple(map(_folder, list_of({"own": [], **fields}, "own", _MOST_FILESYSTEMS)))
         return SnapshotSession(name, _consistencies(fields, paths, taken), tuple(taken), dumps, streams, own, _inner(fields))
-    except INVALID:
-        raise invalid_answer("begin") from None
+    except INVALID as error:
+        raise invalid_answer("begin", error) from None
 
 
 def _install() -> str:
     return f"install {PROGRAM} on the host ({page('sources')})"
 
 
-def invalid_answer(request: str) -> NoSnapshots:
+def invalid_answer(request: str, error: Exception | None = None) -> NoSnapshots:
+    """Returns the error of an answer that could not be parsed: `error` is why."""
+    if isinstance(error, TooMany):
+        hint = f"a dump without `stream = yes` may have any number of files ({page('sources')})"
+        return NoSnapshots(f"the answer of {PROGRAM} to `{request}` has {error}", hint)
     return NoSnapshots(f"the answer of {PROGRAM} to `{request}` is invalid", f"update {PROGRAM} on the host ({page('sources')})")
 
 
@@ -251,8 +259,10 @@ def parsed_answer(answer: bytes) -> dict[str, Any]:
 
 def list_of(fields: Mapping[str, Any], name: str, most: int) -> list[Any]:
     entries = fields[name]
-    if not isinstance(entries, list) or len(entries) > most:
-        raise ValueError("not a list, or too long")
+    if not isinstance(entries, list):
+        raise ValueError("not a list")
+    if len(entries) > most:
+        raise TooMany(f"{len(entries):,} {name}, and at most {most:,} are supported")
     return entries
 
 

@@ -174,8 +174,8 @@ def parse_streams(answer: bytes, paths: Sequence[str], have: Sequence[str]) -> S
         streams = {stream.path: stream for stream in (_stream(entry, have) for entry in list_of(fields, "paths", _MOST_PATHS))}
         dumps = tuple(parse_dump(entry) for entry in list_of(fields, "dumps", MOST_DUMPS))
         return StreamSession({path: streams[path] for path in paths}, dumps)
-    except INVALID:
-        raise invalid_answer(_REQUEST) from None
+    except INVALID as error:
+        raise invalid_answer(_REQUEST, error) from None
 
 
 def _stream(entry: Mapping[str, Any], have: Sequence[str]) -> HostStream:

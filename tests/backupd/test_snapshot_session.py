@@ -145,6 +145,14 @@ def test_an_answer_that_does_not_fit_is_refused(change: Callable[[], Any]) -> No
     assert "docs/sources.rst" in caught.value.hint
 
 
+def test_more_databases_than_are_read_are_counted_in_the_error() -> None:
+    """Whoever has 1,001 databases learns the limit; an update of the program would not help."""
+    many = [f"/etc/dump/{number}" for number in range(1001)]
+    with pytest.raises(NoSnapshots, match="has 1,001 streams, and at most 1,000 are supported") as caught:
+        parse_session(text(changed("dumps", 0, "streams", value=many)()), PATHS)
+    assert "without `stream = yes`" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     "answer",
     [
