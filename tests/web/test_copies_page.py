@@ -63,8 +63,9 @@ def test_hosts_that_are_fetched_are_copies_and_nothing_can_be_run(tmp_path: Path
     page = visitor.get("/hosts/web1").text
     assert '/hosts/web1/run"' not in page
     assert f"Fetched by replica <b>office</b>; the newest backup in both pools is {NEWEST}" in page
-    assert "backupd promote web1" in page
-    assert "forget web1" not in page
+    settings = visitor.get("/hosts/web1?tab=settings").text
+    assert "backupd promote web1" in settings
+    assert "forget web1" not in settings
     assert "everything is kept" not in page
     assert "/files/web1" in page
     assert '/hosts/own1/run"' in visitor.get("/hosts/own1").text

@@ -52,7 +52,8 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
         backup("web2", EVENING, "suspect", warnings=("too few files", "<i>")),
     ]
     runs = [run("web1", started) for started in reversed(NIGHTS)]
-    output = ("ssh: connect to host web1 port 22: Connection refused", "rsync error: unexplained error (code 255)")
+    output = (*(f"line {number} of rsync" for number in range(20)), "ssh: connect to host web1 port 22: Connection refused")
+    output = (*output, "rsync error: unexplained error (code 255)")
     runs.append(
         run("web1", EVENING + timedelta(hours=3), "partial", exit_code=255, meaning="ssh could not connect", last_lines=output)
     )
@@ -85,8 +86,9 @@ def test_the_head_says_how_it_is_and_what_is_set(olga: FlaskClient) -> None:
     assert "daily 14, weekly 12, monthly 12; min_keep 3, grace 1d" in shown
     assert "Its backups use 3.00 GiB of space." in shown
     assert "of space" not in words(olga.get("/hosts/web2").text)
+    settings = words(olga.get("/hosts/web1?tab=settings").text)
     for term in ("Quota 5 GiB", "root@web1", "22:00-06:00", "/etc", "/srv/&lt;b&gt;"):
-        assert term in shown
+        assert term in settings
 
 
 def test_each_backup_says_why_it_is_kept_and_how_it_is_held(olga: FlaskClient) -> None:
@@ -108,13 +110,50 @@ def test_each_backup_says_why_it_is_kept_and_how_it_is_held(olga: FlaskClient) -
 
 
 def test_the_runs_have_their_exit_status_meaning_and_last_lines(olga: FlaskClient) -> None:
-    shown = words(olga.get("/hosts/web1").text)
+    shown = words(olga.get("/hosts/web1?tab=runs").text)
     assert "rsync 255: ssh could not connect" in shown
     assert "Connection refused rsync error: unexplained error (code 255)" in shown
 
 
+def test_the_reason_the_last_ten_lines_and_the_action_are_above_the_tabs(olga: FlaskClient) -> None:
+    for tab in ("", "?tab=trends", "?tab=runs", "?tab=settings"):
+        above, tabs, _ = olga.get(f"/hosts/web1{tab}").text.partition('<nav class="tabs"')
+        assert tabs
+        assert "line 12 of rsync line 13 of rsync" in words(above), "the last ten"
+        assert "line 11 of rsync" not in words(above)
+        reason, output, action = (above.index(text) for text in ('class="note bad said"', "<pre", 'href="/hosts/web1/run"'))
+        assert reason < output < action
+    healthy = olga.get("/hosts/web3").text.partition('<nav class="tabs"')[0]
+    assert "<pre" not in healthy, "its last run is complete"
+
+
+def test_a_suspect_backup_is_accepted_from_the_head_of_its_host(olga: FlaskClient, state: Path) -> None:
+    accept = f'href="/hosts/web2/accept?backup={backup_name(EVENING)}"'
+    above = olga.get("/hosts/web2?tab=settings").text.partition('<nav class="tabs"')[0]
+    assert accept in above
+    assert "Accept" not in olga.get("/hosts/web1").text.partition('<nav class="tabs"')[0]
+    assert "Accept" not in client(state, "viewer").get("/hosts/web2").text
+
+
+def test_each_tab_has_an_address_and_only_its_own_content(olga: FlaskClient) -> None:
+    contents = {"backups": 'class="calendar"', "trends": 'class="plots"', "runs": '<ol class="runs">', "settings": "22:00-06:00"}
+    for tab in contents:
+        address = "/hosts/web1" if tab == "backups" else f"/hosts/web1?tab={tab}"
+        page = olga.get(address).text
+        assert re.findall(r'<a href="([^"]*)" aria-current="page">(\w+)</a></li>', page)[-1] == (address, tab.capitalize())
+        body = page.partition('<nav class="tabs"')[2]
+        assert [name for name, text in contents.items() if text in body] == [tab]
+    assert olga.get("/hosts/web1?tab=<b>").text.count('class="calendar"') == 1
+
+
+def test_a_link_to_a_backup_leads_to_the_tab_that_lists_it(olga: FlaskClient) -> None:
+    links = set(re.findall(r'made <a href="([^"]+)"', olga.get("/hosts/web1?tab=runs").text))
+    assert f"/hosts/web1#b-{backup_name(EVENING)}" in links
+    assert all(link.startswith("/hosts/web1#b-") for link in links)
+
+
 def test_charts_tell_their_numbers_in_words(olga: FlaskClient) -> None:
-    page = olga.get("/hosts/web1").text
+    page = olga.get("/hosts/web1?tab=trends").text
     assert (
         "Size of 20 backups from 2026-11-01 to 2026-11-20: 81.0 MiB at first, 100 MiB now, 81.0 MiB at least, 100 MiB at most."
         in page
@@ -139,15 +178,14 @@ def test_a_host_that_is_not_configured_any_more_says_so(olga: FlaskClient) -> No
 
 
 def test_a_host_that_was_only_tried_has_a_page(olga: FlaskClient) -> None:
-    shown = words(olga.get("/hosts/ghost1").text)
-    assert "There is no backup of this host yet." in shown
-    assert "failed for a reason" in shown
+    assert "There is no backup of this host yet." in words(olga.get("/hosts/ghost1").text)
+    assert "failed for a reason" in words(olga.get("/hosts/ghost1?tab=runs").text)
 
 
 def test_a_host_that_was_never_tried_has_a_page(olga: FlaskClient) -> None:
     shown = words(olga.get("/hosts/db1").text)
     assert "There is no complete backup yet, and it is not enabled, so nothing is due." in shown
-    assert "There is no run of this host yet." in shown
+    assert "There is no run of this host yet." in words(olga.get("/hosts/db1?tab=runs").text)
 
 
 def test_an_unknown_host_is_not_found_and_near_names_are_named(olga: FlaskClient) -> None:

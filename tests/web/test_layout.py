@@ -93,6 +93,17 @@ def test_names_are_whole_and_tables_fit_a_laptop(site: Dashboard, browser: Brows
             assert max(takes) < 0.97, path  # another machine's letters are wider
 
 
+def test_why_a_host_failed_and_run_now_are_on_the_first_screen_of_a_telephone(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url, viewport=PHONE) as (page, _):
+        enter(page, site.url, site.cookie)
+        page.goto("/hosts/database0041.example.org")
+        for part in (page.locator("pre.lines").first, page.get_by_role("link", name="Run now")):
+            assert box_of(part)["y"] < PHONE["height"], part
+        page.get_by_role("navigation", name="Pages of the host").get_by_role("link", name="Runs").click()
+        assert "tab=runs" in page.url
+        assert box_of(page.locator("ol.runs"))["y"] < 2 * PHONE["height"]
+
+
 @pytest.mark.parametrize("width", [390, 768, 1280, 1920])
 def test_charts_are_as_wide_as_their_page_and_their_letters_as_large(site: Dashboard, browser: Browser, width: int) -> None:
     with visit(browser, site.url, viewport={"width": width, "height": 900}) as (page, _):
@@ -120,7 +131,7 @@ def test_the_labels_of_charts_are_whole(site: Dashboard, browser: Browser) -> No
     cut = []
     with visit(browser, site.url, viewport=PHONE) as (page, _):
         enter(page, site.url, site.cookie)
-        page.goto(HOST)
+        page.goto(f"{HOST}?tab=trends")
         cut += [problem for problem in layout_problems(page) if "outside" in problem]
         for address in ("/pool/charts/trend/{}.svg?days=7", "/pool/charts/trend/{}.svg?days=180"):
             for name in ("allocated", "unused", "score", "orphans"):

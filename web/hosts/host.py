@@ -131,6 +131,17 @@ class HostPage:
         backup_rows.sort(key=lambda row: (row.ahead, row.state != "complete"))
         return backup_rows[0].name if backup_rows else None
 
+    @property
+    def failed_run(self) -> LogRun | None:
+        """Returns the last run that ended, if it made no complete backup."""
+        ended = next((run for run in self.runs if run.outcome not in ("running", "skipped")), None)
+        return ended if ended and ended.outcome != "complete" else None
+
+    @property
+    def to_accept(self) -> str | None:
+        """Returns the newest backup that an operator may accept."""
+        return next((backup.name for backup in self.backups if backup.may_accept), None)
+
 
 def known_names(source: RequestContext, viewer: Viewer) -> list[str]:
     """Returns all hosts that the viewer may see, in order, including those that only have runs."""

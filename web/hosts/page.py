@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from flask import Blueprint, abort, current_app, flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
@@ -17,7 +18,7 @@ from btrkeep.units import counted, format_duration, format_time, parse_backup_na
 from web.api import either_way
 from web.copies import copies_behind
 from web.filters import absolute
-from web.hosts.charts import duration_chart, new_chart, shape, size_chart, strip_paths, width
+from web.hosts.charts import HostChart, duration_chart, new_chart, shape, size_chart, strip_paths, width
 from web.hosts.data import ALL_STATES, FLAGS, ORDERS, PROBLEMS, HostRow, Query, bad_backups, host_list
 from web.hosts.host import HostPage, backup_of, host_page, near_names
 from web.jobs.data import RequestedJob, requested_job
@@ -32,6 +33,7 @@ blueprint.add_app_template_filter(width, "strip_width")
 blueprint.add_app_template_filter(shape, "strip_shape")
 
 _MOST_JOBS = 1000
+_TABS = ("backups", "trends", "runs", "settings")
 
 
 @blueprint.get("/hosts")
@@ -60,23 +62,28 @@ def _remarks(row: HostRow) -> list[tuple[str, str]]:
 
 @blueprint.get("/hosts/<host>")
 def host(host: str) -> Response | str | tuple[str, int]:
-    """Shows one host. With `exact` the root service reads the pool to explain why each backup is kept."""
+    """Shows one tab of a host. With `exact` the root service reads the pool to explain why each backup is kept."""
     here, who = source(), viewer()
     exact, problem = _decisions_of_service(host) if "exact" in request.args and who.may_see(host) else (None, "")
     page = host_page(here, who, host, exact, _time_words) if who.may_see(host) else None
     if page is None:
         return render_template("hosts/unknown.html", host=host, near=near_names(here, who, host)), 404
-    zone = here.config.zone
-    charts = (size_chart(page.backups, zone), duration_chart(page.history, zone), new_chart(page.history, zone))
+    tab = choice("tab", _TABS) or _TABS[0]
     return render_template(
         "hosts/host.html",
         page=page,
         row=page.row,
+        tab=tab,
         behind=copies_behind(here).get(host, ()),
-        charts=[chart for chart in charts if chart],
+        charts=_charts(page, here.config.zone) if tab == "trends" else [],
         exact=exact is not None,
         problem=problem,
     )
+
+
+def _charts(page: HostPage, zone: ZoneInfo) -> list[HostChart]:
+    charts = (size_chart(page.backups, zone), duration_chart(page.history, zone), new_chart(page.history, zone))
+    return [chart for chart in charts if chart]
 
 
 def _time_words(moment: datetime) -> str:
