@@ -4,11 +4,12 @@ A job without an end in the catalogue is looked up in /proc. If this service may
 (ProtectProc=invisible), the time of the job's last update in the catalogue decides.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from statistics import median
 
-from btrkeep.catalogue import Catalogue, Expiry, Progress, Run
+from btrkeep.catalogue import Catalogue, Expiry, Progress, Run, RunVolume
 from btrkeep.process.proc import start_time
 from btrkeep.serving.viewer import Viewer
 from web.api import STATE, ApiRequest, Endpoint
@@ -28,6 +29,10 @@ def is_alive(pid: int, pid_started: str | None, heard: datetime, now: datetime) 
 
 
 _LEAST_SHARE = 0.02  # below it, no remaining time is estimated
+_LEAST_RUNS = 3  # with fewer earlier runs, none either
+_ALIKE = 2.0  # the largest of them has at most that many times the bytes of the smallest
+_CLOSE = 60.0  # seconds by which two estimates may always differ
+_STALLED = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +56,11 @@ class Transfer:
     started: datetime | None
     """When its run started; null: unknown."""
     left: float | None
-    """Seconds, estimated from the share and the time so far; null: unknown."""
+    """Seconds, estimated from the bytes so far and the host's last runs; null: any number would be a guess."""
     night: bool
     """Whether it belongs to a run over all hosts."""
+    stalled: float | None = None
+    """Seconds without any progress, two minutes or more, as of the last report of the run; null: it advances, or is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,28 +141,53 @@ def running(source: RequestContext, viewer: Viewer) -> RunningNow:
     """Returns the running jobs that the viewer may see."""
     catalogue, now = source.catalogue, source.now
     begun = {run.id: run for run in catalogue.unfinished_runs()}
-    transfers = tuple(
-        transfer(entry, begun.get(entry.run_id), now)
+    rows = [
+        entry
         for entry in catalogue.progress()
         if viewer.may_see(entry.host) and is_alive(entry.pid, entry.pid_started, entry.updated, now)
-    )
+    ]
+    volumes = _volumes(source, tuple(entry.host for entry in rows))
+    transfers = tuple(transfer(entry, begun.get(entry.run_id), now, volumes.get(entry.host, ())) for entry in rows)
     rates = [running_transfer.rate for running_transfer in transfers if running_transfer.rate is not None]
     expiries, balances = ((), ()) if viewer.limited else (_expiries(catalogue, now), _balances(catalogue, now))
     orphans, at = (None, None) if viewer.limited else _orphans(source, expiries)
     return RunningNow(transfers, expiries, balances, orphans, at, not viewer.limited, sum(rates) if rates else None)
 
 
-def transfer(entry: Progress, run: Run | None, now: datetime) -> Transfer:
-    """Returns one transfer, with an estimate of its remaining time."""
-    started = run.started if run else None
-    left, night = _left(entry.share, started, now), run.night if run else False
-    return from_row(Transfer, entry, files=entry.files_done, started=started, left=left, night=night)
+def _volumes(source: RequestContext, hosts: tuple[str, ...]) -> Mapping[str, list[RunVolume]]:
+    """Returns the last complete runs of these hosts; cached between requests."""
+    if not hosts:
+        return {}
+    by_host: dict[str, list[RunVolume]] = {}
+    for volume in source.cached(("volumes", hosts), lambda: source.catalogue.run_volumes(hosts)):
+        by_host.setdefault(volume.host, []).append(volume)
+    return by_host
 
 
-def _left(share: float | None, started: datetime | None, now: datetime) -> float | None:
-    if share is None or started is None or not _LEAST_SHARE <= share <= 1 or now <= started:
+def transfer(entry: Progress, run: Run | None, now: datetime, volumes: Sequence[RunVolume] = ()) -> Transfer:
+    """Returns one transfer, with an estimate of its remaining time from the host's last complete runs.
+
+    The time without progress is as of the last report of the run: the copy of the catalogue may be half an hour old.
+    """
+    started, silent = run.started if run else None, entry.updated - entry.advanced if entry.advanced else timedelta()
+    stalled = silent.total_seconds() if silent >= _STALLED else None
+    left = time_left(entry.bytes, (now - started).total_seconds(), volumes) if started and stalled is None else None
+    night = run.night if run else False
+    return from_row(Transfer, entry, files=entry.files_done, started=started, left=left, night=night, stalled=stalled)
+
+
+def time_left(done: int, elapsed: float, volumes: Sequence[RunVolume]) -> float | None:
+    """Returns the remaining seconds of a transfer; None if they would be a guess: without earlier runs of about the same volume,
+    near either end, and when the rate so far and the duration of earlier runs disagree.
+    """
+    sizes = [volume.bytes for volume in volumes]
+    if len(sizes) < _LEAST_RUNS or max(sizes) > _ALIKE * min(sizes) or elapsed <= 0:
         return None
-    return (now - started).total_seconds() * (1 - share) / share
+    usual = median(sizes)
+    if not _LEAST_SHARE * usual <= done < usual:
+        return None
+    by_rate, by_duration = elapsed * (usual - done) / done, median(volume.seconds for volume in volumes) - elapsed
+    return by_rate if abs(by_rate - by_duration) <= max(_CLOSE, min(by_rate, by_duration)) else None
 
 
 def _expiries(catalogue: Catalogue, now: datetime) -> tuple[ExpiryNow, ...]:

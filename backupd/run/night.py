@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 
 from backupd.repo import backup_json as records
@@ -375,5 +375,6 @@ def _row(context: RunContext, running: RunningTransfer) -> Progress:
         bytes=running.bytes,
         rate=running.rate,
         share=running.share,
-        updated=context.clock.now(),
+        updated=(now := context.clock.now()),
+        advanced=now - timedelta(seconds=time.monotonic() - running.advanced) if running.output else None,
     )

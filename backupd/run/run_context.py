@@ -82,6 +82,9 @@ class RunningTransfer:
     """Start by time.monotonic()."""
     pid: int = 0
     """The process that runs the host."""
+    advanced: float = 0.0
+    """When the numbers of the present transfer last grew, by time.monotonic()."""
+    _numbers: tuple[int, int, int] | None = None
     _share: float = 0.0
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -112,8 +115,10 @@ class RunningTransfer:
     @Checkpoint("progress of rsync noted")
     def take(self, output: Output) -> None:
         """Records output of the running rsync."""
+        now, progress = time.monotonic(), output.progress
+        if self.output is not output or self._numbers != (progress.bytes, progress.checked, progress.listed):
+            self.advanced, self._numbers = now, (progress.bytes, progress.checked, progress.listed)
         self.output = output
-        now = time.monotonic()
         if not self._seen or now - self._seen[-1][0] >= 1:
             self._seen.append((now, self.bytes))
         while now - self._seen[0][0] > _RATE_WINDOW and len(self._seen) > 1:

@@ -36,6 +36,7 @@ from btrkeep.catalogue.model_backup import (
     Progress,
     Run,
     RunTotals,
+    RunVolume,
     StateFromNotes,
 )
 from btrkeep.catalogue.model_pool import (
@@ -93,6 +94,7 @@ __all__ = [
     "Progress",
     "Run",
     "RunTotals",
+    "RunVolume",
     "Sample",
     "SampleMark",
     "StateFromNotes",

@@ -189,6 +189,8 @@ class Progress:
     """The finished share of the transfer, 0 to 1; None: still unknown."""
     updated: datetime
     """When this was written."""
+    advanced: datetime | None = None
+    """When the numbers last grew; None: no rsync or stream is running now, or an older version wrote this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +381,15 @@ class HostRuns(NamedTuple):
     pid: int
     pid_started: str | None
     night: bool
+
+
+class RunVolume(NamedTuple):
+    """How much a complete run of one attempt transferred, and how long it took."""
+
+    host: str
+    seconds: float
+    bytes: int
+    """Of changed files, whether their data was new or already in the base: what `Progress.bytes` ends at."""
 
 
 class BackupOutcome(NamedTuple):

@@ -20,6 +20,7 @@ from btrkeep.catalogue.model_backup import (
     Progress,
     Run,
     RunTotals,
+    RunVolume,
 )
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Json, Session, escape, names_in
@@ -226,6 +227,11 @@ _FIRST_SEEN = """
     SELECT value, (SELECT started FROM backup WHERE host = value ORDER BY started, name LIMIT 1) AS "backup [moment]",
         (SELECT started FROM run WHERE host = value ORDER BY id LIMIT 1) AS "run [moment]"
     FROM json_each(:hosts)"""
+_VOLUMES = f"""
+    SELECT {run.select("host", "started", "finished")}, run.literal_bytes + coalesce(run.matched_bytes, 0)
+    FROM json_each(:hosts) AS named JOIN run ON run.id IN (
+        SELECT id FROM run WHERE host = named.value AND outcome = 'complete' AND attempts = 1 ORDER BY id DESC LIMIT :most)
+    WHERE run.literal_bytes IS NOT NULL"""
 _RUN_TOTALS = """
     SELECT outcome, count(*), coalesce(sum(literal_bytes), 0) FROM run
     WHERE finished BETWEEN :since AND :latest AND outcome IS NOT NULL GROUP BY outcome ORDER BY outcome"""
@@ -250,6 +256,11 @@ class RunSummaries(CatalogueSession):
         query = _TRIED if hosts is None else f"{_TRIED} AND {_AMONG}"
         values = {"since": since, "first": first, "hosts": names_in(hosts or ())}
         return [HostRuns._make(row) for row in self._reader.all(f"{query} ORDER BY id", values)]
+
+    def run_volumes(self, hosts: Collection[str], most: int = 5) -> list[RunVolume]:
+        """Returns the last complete runs of one attempt of each of these hosts, at most `most` of each, in no order."""
+        rows = self._reader.all(_VOLUMES, {"hosts": names_in(hosts), "most": most})
+        return [RunVolume(host, (end - begin).total_seconds(), size) for host, begin, end, size in rows]
 
     def backup_counts(self) -> dict[str, int]:
         """Returns the number of final backups by host; a host without any is absent."""

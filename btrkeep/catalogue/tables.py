@@ -20,7 +20,7 @@ from btrkeep.catalogue.model_pool import Balance, BalanceStep, FreeSpaceScore, S
 from btrkeep.catalogue.model_verification import ComparedBackup, Damage, VerifiedBackup
 from btrkeep.catalogue.sqlite import Session, Values
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """The number of the newest file in schema/."""
 APPLICATION_ID = 0x6274726B
 """The letters "btrk", in the header of the file: https://www.sqlite.org/fileformat.html#application_id"""

@@ -3,16 +3,19 @@
 import io
 import os
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
 from rich.console import Console
 
-from backupd.rsync.messages import MessageClass, classify
+from backupd.rsync.messages import MessageClass, Output, classify
+from backupd.run import night
 from backupd.run.cli.night_live import NightDisplay
 from backupd.run.run_context import RunningTransfer
 from btrkeep.cli.listings import table
+from btrkeep.clock import Clock
 from btrkeep.units import counted
 
 HEADERS = ["HOST", "STATE", "STARTED", "NEW", "REMARK"]
@@ -98,6 +101,28 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     running.begun -= 1000
     running._seen = deque([(running.begun + 990, 4000)])
     assert 90 < running.rate < 101
+
+
+def test_the_recorded_progress_says_when_the_numbers_last_grew_and_nothing_while_no_rsync_runs() -> None:
+    """rsync prints its numbers again and again, also while no byte comes."""
+    clock, output, running = Clock(), Output(), RunningTransfer("shop", 1)
+    context: Any = SimpleNamespace(clock=clock)
+    assert night._row(context, running).advanced is None
+    output.feed(b"  5,000  1%  1.00MB/s  0:00:01 (xfr#1, to-chk=9/10)\r".replace(b",", b"") * 2)
+    running.take(output)
+    running.advanced -= 720
+    for _ in range(3):
+        running.take(output)
+    row = night._row(context, running)
+    assert row.advanced
+    assert 719 < (row.updated - row.advanced).total_seconds() < 725
+    output.feed(b"  6000  1%  1.00MB/s  0:00:01 (xfr#2, to-chk=8/10)\r" * 2)
+    running.take(output)
+    row = night._row(context, running)
+    assert row.advanced
+    assert (row.updated - row.advanced).total_seconds() < 5
+    running.finish_path()
+    assert night._row(context, running).advanced is None
 
 
 @pytest.mark.parametrize("role", ["sender", "receiver", "generator"])

@@ -163,7 +163,7 @@ def test_a_path_of_thousands_of_characters_does_not_push_the_others_off_the_page
     text = client(made.state).get("/overview/running").text
     assert "x" * 500 not in text
     assert 'value="1.000"' in text
-    assert "100% of the names" in text
+    assert "100% of the files" in text
 
 
 def _with(answer: Any, **changes: Any) -> Any:
