@@ -129,7 +129,7 @@ def register(app: Flask) -> None:
     app.jinja_env.globals.update(
         path_query=path_query, zone_words=zone_words, document=page, trust_warnings=trust_warnings, copied=copied
     )
-    app.jinja_env.globals.update(backupd=backupd, pool_option=pool_option)
+    app.jinja_env.globals.update(backupd=backupd, pool_option=pool_option, present=lambda: _clock()[1])
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
 
 
@@ -181,8 +181,8 @@ def call() -> str:
 def when(moment: datetime | None, style: str = "both") -> str | Markup:
     """Returns a past time as <time>, with all details in its title.
 
-    `style`: "both" is absolute and relative, each also alone; "seconds" is absolute with seconds, "day" without the time of day,
-    "clock" the hour and minute.
+    `style`: "both" is absolute and relative, each also alone; "since" is relative without "ago", "seconds" absolute with seconds,
+    "day" without the time of day, "clock" the hour and minute.
     """
     return _as_time(moment, style, ago)
 
@@ -198,10 +198,19 @@ def _as_time(moment: datetime | None, style: str, to_words: Callable[[datetime, 
     zone, now = _clock()
     words, date, clock = to_words(moment, now), absolute(moment, zone, now), f"{moment.astimezone(zone):%H:%M}"
     exactly = absolute(moment, zone, now, "%H:%M:%S")
-    texts = {"both": f"{date}, {words}", "relative": words, "absolute": date, "seconds": exactly, "clock": clock}
+    texts = {
+        "both": f"{date}, {words}",
+        "relative": words,
+        "since": words.removesuffix(" ago"),
+        "absolute": date,
+        "seconds": exactly,
+        "clock": clock,
+    }
     text = (texts | {"day": day(moment, zone, now)})[style]
     title = f"{exact(moment, zone)}, {words}"
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(format_time(moment), title, text)
+    # Words of `relative` grow in an open page (app.js).
+    grows = Markup(' data-ago="{}"').format(words) if style in ("both", "relative") and words == relative(moment, now) else ""
+    return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(format_time(moment), title, grows, text)
 
 
 def _clock() -> tuple[ZoneInfo, datetime]:

@@ -1,4 +1,5 @@
 // Refreshes parts of a page: <section data-live="/address" data-every="2000">. The page works without this script.
+// If the address is a whole page, each <div id="..." data-part> is replaced by that of the new one.
 "use strict";
 (() => {
   const longest = 60000; // ms between two tries while the server does not answer
@@ -21,7 +22,9 @@
           return;
         }
         if (!answer.ok) throw new Error(String(answer.status));
-        replace(section, await answer.text());
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        if (!page.getElementById("main")) replace(section, page.body);
+        else for (const part of document.querySelectorAll("[data-part]")) replace(part, page.getElementById(part.id));
         section.removeAttribute("data-stale");
         say(section, "");
         wait = every;
@@ -38,8 +41,9 @@
   }
 
   // The focused element keeps the focus, and unfolded details stay unfolded: both are found again by their id.
-  function replace(section, text) {
-    const fresh = new DOMParser().parseFromString(text, "text/html").body;
+  // A selection stays.
+  function replace(section, fresh) {
+    if (!fresh || section.querySelector("input:checked")) return;
     const held = section.contains(document.activeElement) ? document.activeElement : null;
     if (held && held.matches("input, select, textarea")) return;
     for (const unfolded of section.querySelectorAll("details[id][open]")) {
@@ -47,7 +51,9 @@
       if (same) same.open = true;
     }
     const key = held && (held.id ? "#" + CSS.escape(held.id) : held.getAttribute("href") ? `a[href="${CSS.escape(held.getAttribute("href"))}"]` : "");
+    const left = [...section.querySelectorAll(".wide")].map((box) => box.scrollLeft);
     section.replaceChildren(...document.adoptNode(fresh).childNodes);
+    section.querySelectorAll(".wide").forEach((box, place) => { box.scrollLeft = left[place]; });
     if (key) section.querySelector(key)?.focus();
     const verdict = section.querySelector("[data-title]"); // that of the whole page, which its tab shows too
     if (verdict) {
