@@ -54,7 +54,7 @@ def test_a_browser_stores_a_download_under_the_name_that_it_has(browser: Browser
 def test_a_restore_takes_no_script_and_no_mouse(browser: Browser, shop: Dashboard) -> None:
     with own_folder() as folder, olga(browser, shop, ADMIN, java_script_enabled=False, viewport=PHONE) as (page, _):
         page.goto(files("shop", source_of(shop)))
-        box = page.get_by_label("Restore prices.txt", exact=True)
+        box = page.get_by_label("Select prices.txt", exact=True)
         box.focus()
         page.keyboard.press("Space")
         assert box.is_checked()

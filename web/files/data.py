@@ -20,6 +20,8 @@ RESTORABLE = (*FINISHED, EXPIRED)
 SORTS = ("name", "kind", "size", "mode", "owner", "time")
 PAGE = 500
 """Names on one page of a folder."""
+RESULTS, SEARCH_SECONDS = 200, 10
+"""Maximum results and seconds of a search."""
 _SMALLEST_PAGE, _PAGE_BYTES, _LONGEST_NAME = 20, 4 << 20, 255
 _ENCODED = 6
 """Bytes of a page for each byte of a path, which is percent-encoded in a link and in a form's field."""
@@ -86,6 +88,24 @@ class File(NamedFile):
 
 
 @dataclass(frozen=True, slots=True)
+class ListedFile(File):
+    """A File in a list of its folder."""
+
+    only: str = ""
+    """For a folder that has only a folder, which may again: the path of the last one, relative to it. "" for others."""
+
+    @property
+    def opened(self) -> str:
+        """Returns the path that a click opens."""
+        return f"{self.path}/{self.only}" if self.only else self.path
+
+    @property
+    def shown_name(self) -> str:
+        """Returns the name, with the folders below it that are shown in the same row."""
+        return f"{self.name}/{self.only}" if self.only else self.name
+
+
+@dataclass(frozen=True, slots=True)
 class FolderPage:
     """The entry at a path of a backup and, if it is a folder, one page of its entries."""
 
@@ -117,7 +137,29 @@ class FolderPage:
 class Listing(FolderPage):
     """The same, and its entries have their paths."""
 
+    entries: tuple[ListedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPage:
+    """The names below a folder of a backup that match a text."""
+
+    host: str
+    """The host's name."""
+    backup: Which
+    """The backup."""
+    folder: str
+    """The path of the folder."""
+    find: str
+    """The text."""
     entries: tuple[File, ...]
+    """The matches."""
+    scanned: int
+    """Number of names that were compared."""
+    unreadable: int
+    """Number of names and folders that could not be read."""
+    stopped: str
+    """Why it ended before the last name: `time` or `results`; empty: it did not."""
 
 
 def text_of(path: bytes) -> str:
@@ -130,14 +172,23 @@ def bytes_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, limit: int = PAGE, sort: str = "name") -> Listing:
-    """Lists `path`. Raises the exceptions of the root service.
+def browse(
+    asks: Asks,
+    host: str,
+    backup: str,
+    path: bytes,
+    offset: int = 0,
+    limit: int = PAGE,
+    sort: str = "name",
+    **more: str | bool,
+) -> Listing:
+    """Lists `path`. Raises the exceptions of the root service. `more`: its arguments find, typed and collapse.
 
     A folder with very many names is always sorted by name, whatever order was requested: `sort` of the answer is the actual order.
     """
     word, descending = sort.removeprefix("-"), sort.startswith("-")
     order = {"sort": _VERBS_WORDS.get(word, word), "descending": descending} if sort != "name" else {}
-    answer = asks.ask("browse", host=host, backup=backup, path=text_of(path), offset=offset, limit=limit, **order)
+    answer = asks.ask("browse", host=host, backup=backup, path=text_of(path), offset=offset, limit=limit, **order, **more)
     as_asked = all(answer[name] == value for name, value in order.items())
     return Listing(
         host=host,
@@ -160,6 +211,21 @@ def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, lim
     )
 
 
+def search(asks: Asks, host: str, backup: str, path: bytes, find: str, limit: int = RESULTS) -> SearchPage:
+    """Searches below `path`, for some seconds. Raises the exceptions of the root service."""
+    answer = asks.ask("search", host=host, backup=backup, path=text_of(path), find=find, limit=limit, seconds=SEARCH_SECONDS)
+    return SearchPage(
+        host=host,
+        backup=from_json(Which, answer["backup"]),
+        folder=answer["path"],
+        find=find,
+        entries=tuple(file_of(entry) for entry in answer["entries"]),
+        scanned=answer["scanned"],
+        unreadable=answer["unreadable"],
+        stopped=answer["stopped"],
+    )
+
+
 def file_of(fields: Mapping[str, Any]) -> File:
     """Parses an entry in the answer of the root service."""
     return from_json(File, fields, mtime=_moment(fields["mtime"]))
@@ -170,8 +236,9 @@ def named_file_of(fields: Mapping[str, Any]) -> NamedFile:
     return from_json(NamedFile, fields, mtime=_moment(fields["mtime"]))
 
 
-def _entry_in(folder: str, fields: Mapping[str, Any]) -> File:
-    return file_of({**fields, "path": f"{folder.rstrip('/')}/{fields['name']}"})
+def _entry_in(folder: str, fields: Mapping[str, Any]) -> ListedFile:
+    path = f"{folder.rstrip('/')}/{fields['name']}"
+    return from_json(ListedFile, fields, path=path, mtime=_moment(fields["mtime"]), only=fields.get("only", ""))
 
 
 def page_size(path: bytes) -> int:

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from flask import Blueprint, Response, abort, make_response, redirect, render_template, request, url_for
+from flask import Blueprint, Response, abort, jsonify, make_response, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as Answer
 
 from btrkeep.errors import OperatorError
@@ -25,9 +25,20 @@ from web.files import data
 from web.files.data import Beginning, beginning, bytes_of
 from web.files.differences import LIMIT, HistoryPage, NeighbouringBackups, compare_at, history, neighbouring_backups
 from web.filters import comes_twice
-from web.request_values import number_of_request, path_of_request, path_of_text, path_query, path_text, which_of_request
+from web.request_values import (
+    number_of_request,
+    path_of_request,
+    path_of_text,
+    path_query,
+    path_text,
+    paths_of_form,
+    which_of_request,
+)
 from web.service_client import root_service
 from web.source import require_visible_host, source, viewer
+
+MOST_PATHS = 1000
+"""Maximum number of chosen paths; the root service has the same limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,10 @@ class PageLinks:
     def download(self, path: str, kind: str, backup: str | None = None) -> str:
         """Returns the address of a file ("file"), or of a file or folder as "tar" or "zip"."""
         return self._to("files.download", path, backup=backup or self.backup, **{"as": kind})
+
+    def search(self, path: str, find: str) -> str:
+        """Returns the address of a search below a folder."""
+        return self._to("files.search", path, backup=self.backup, find=find)
 
     def restore(self, path: str, backup: str | None = None) -> str:
         """Returns the address of the form to restore."""
@@ -202,6 +217,7 @@ blueprint = Blueprint("files", __name__)
 add_filters(blueprint)
 add_handlers(blueprint)
 
+_COMPLETIONS = 30
 _TITLES = {"name": "Name", "kind": "Kind", "size": "Size", "mode": "Mode", "owner": "Owner", "time": "Changed"}
 
 
@@ -224,11 +240,14 @@ def browse(host: str) -> str | Answer:
     """Shows a folder of a backup, or the details of any other entry."""
     require_visible_host(host)
     which = which_of_request("backup") or "latest"
-    if "quoted" in request.args:  # a form can only send text
-        return redirect(PageLinks(host, which).browse(data.text_of(path_of_text(request.args["quoted"]))), 303)
+    find = request.args.get("find", "").strip()
+    if "quoted" in request.args or "typed" in request.args:  # a form can only send text
+        path = path_of_text(request.args["quoted"]) if "quoted" in request.args else _typed_path(host, which)
+        return redirect(PageLinks(host, which).browse(data.text_of(path), find=find or None), 303)
     sort = _sort(request.args.get("sort", "name"))
     path = path_of_request()
-    listing = data.browse(root_service(), host, which, path, number_of_request("offset", 0), data.page_size(path), sort)
+    offset, size = number_of_request("offset", 0), data.page_size(path)
+    listing = data.browse(root_service(), host, which, path, offset, size, sort, collapse=True, **({"find": find} if find else {}))
     backup_choices = data.choices(source().catalogue.backups(host), source().now)
     past = _history_or_none(listing)
     given = {
@@ -245,10 +264,62 @@ def browse(host: str) -> str | Answer:
         return render_template(
             "files/browse.html",
             **given,
+            find=find,
+            source_paths=_source_paths(host),
             columns=[_column(title, name, listing.sort) for name, title in _TITLES.items()],
             page_starts=_starts(listing),
         )
     return render_template("files/file.html", **given, text=_text(listing))
+
+
+@blueprint.get("/files/<host>/search")
+def search(host: str) -> str | Answer:
+    """Shows the names below a folder that match a text."""
+    require_visible_host(host)
+    which, find = which_of_request("backup") or "latest", request.args.get("find", "").strip()
+    at = PageLinks(host, which)
+    if "quoted" in request.args:
+        return redirect(at.search(data.text_of(path_of_text(request.args["quoted"])), find), 303)
+    path = path_of_request()
+    if not find:
+        return redirect(at.browse(data.text_of(path)), 303)
+    result = data.search(root_service(), host, which, path, find)
+    at = PageLinks(host, result.backup.name)
+    return render_template("files/search.html", at=at, result=result, zone=source().config.zone, may_restore=_may_restore())
+
+
+@blueprint.get("/files/<host>/complete")
+def complete(host: str) -> Answer:
+    """Returns a few paths that begin with the typed text, as JSON. None if there are none, or if the service is busy."""
+    require_visible_host(host)
+    above, _, start = f"/{request.args.get('typed', '').lstrip('/')}".rpartition("/")
+    path, which = _checked_text(above or "/"), which_of_request("backup") or "latest"
+    try:
+        listing = data.browse(root_service(), host, which, path, limit=_COMPLETIONS, find=f"{start}*", typed=True)
+    except OperatorError:
+        return jsonify([])
+    return jsonify([printable(entry.path) + ("/" if entry.kind == "folder" else "") for entry in listing.entries])
+
+
+def _typed_path(host: str, which: str) -> bytes:
+    """Returns the typed path. Names in it may have the escapes with which the pages show them."""
+    path = _checked_text(f"/{request.args['typed'].lstrip('/')}")
+    if b"\\" not in path:
+        return path
+    try:
+        return data.bytes_of(data.browse(root_service(), host, which, path, limit=1, typed=True).entry.path)
+    except RequestRefused:
+        return path  # its own page has what is similar
+
+
+def _checked_text(path: str) -> bytes:
+    return path_of_text(path_text(data.bytes_of(path)))
+
+
+def _source_paths(host: str) -> tuple[str, ...]:
+    """Returns the host's configured paths; none if it is not configured, or if everything is backed up."""
+    configured = source().config.hosts.get(host)
+    return tuple(path for path in configured.paths if path != "/") if configured else ()
 
 
 @blueprint.get("/files/<host>/versions")
@@ -282,18 +353,35 @@ def compare(host: str) -> str | Answer:
 def download(host: str) -> Answer:
     """Sends a file, or a file or folder as an archive, as a stream."""
     require_visible_host(host)
-    kind = request.args.get("as", "file")
-    if kind not in downloads.KINDS:
-        abort(400, "the format of a download is file, tar or zip")
     if request.headers.get("Sec-Fetch-Site") == "cross-site":  # a link from another site shows the page, but starts nothing
         return redirect(PageLinks(host, which_of_request("backup")).browse(data.text_of(path_of_request())), 303)
+    return _download(host, path_of_request(), [], request.args.get("as", "file"))
+
+
+@blueprint.post("/files/<host>/download")
+def download_selected(host: str) -> Answer:
+    """Sends the paths chosen in a folder as one archive, as a stream; the folder if none was chosen."""
+    require_visible_host(host)
+    folders, paths = paths_of_form("folder"), list(dict.fromkeys(paths_of_form()))
+    if not paths and not folders:
+        abort(400, "choose a path")
+    if len(paths) > MOST_PATHS:
+        abort(400, f"more than {MOST_PATHS:,} paths are chosen: choose their folder instead")
+    return _download(host, paths[0] if len(paths) == 1 or not folders else folders[0], paths, request.form.get("as", "zip"))
+
+
+def _download(host: str, path: bytes, paths: list[bytes], kind: str) -> Answer:
+    """Sends the path, or `paths` as an archive that has the name of the path."""
+    if kind not in downloads.KINDS:
+        abort(400, "the format of a download is file, tar or zip")
     if kind != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
         return error_pages.page(
             426, "An archive needs HTTP/1.1: over 1.0 a client cannot see whether it is complete", "nginx: proxy_http_version 1.1"
         )
-    path, which, who = path_of_request(), which_of_request("backup") or "latest", viewer()
+    which, who = which_of_request("backup") or "latest", viewer()
+    more: dict[str, Any] = {"paths": [data.text_of(chosen) for chosen in paths]} if paths else {}
     with downloads.place(who) as places:
-        stream = root_service().stream("download", host=host, backup=which, path=data.text_of(path), **{"as": kind})
+        stream = root_service().stream("download", host=host, backup=which, path=data.text_of(path), **{"as": kind}, **more)
         return downloads.sent(stream, downloads.name_of(host, which, path, kind), who, places)
 
 

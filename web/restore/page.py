@@ -11,7 +11,7 @@ from werkzeug.wrappers import Response
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent
 from web.files.data import browse, choices
-from web.files.page import PageLinks, add_handlers
+from web.files.page import MOST_PATHS, PageLinks, add_handlers
 from web.filters import backupd
 from web.request_values import paths_of_form, paths_of_request, which_of_request
 from web.restore import data
@@ -22,8 +22,6 @@ from web.source import operator_only, require_folder_right, require_visible_host
 blueprint = Blueprint("restore", __name__)
 add_handlers(blueprint)
 
-MOST = 1000
-"""Maximum number of paths; the root service has the same limit."""
 _LONGEST_FOLDER = 900
 Page = str | Response | tuple[str, int]
 
@@ -94,8 +92,8 @@ def _wish(host: str, paths: list[bytes]) -> RestoreForm:
     """Parses the fields of the request. Resolves the backup to a name, so that a newer "latest" does not change it."""
     if not paths:
         abort(400, "choose a path")
-    if len(paths) > MOST:
-        abort(400, f"more than {MOST:,} paths are chosen: choose their folder instead")
+    if len(paths) > MOST_PATHS:
+        abort(400, f"more than {MOST_PATHS:,} paths are chosen: choose their folder instead")
     overwrite = request.values.get("overwrite", "never")
     if overwrite not in OVERWRITE:
         abort(400, f"overwrite must be one of: {', '.join(OVERWRITE)}")

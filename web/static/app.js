@@ -15,6 +15,19 @@
     if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
   });
 
+  // A path is completed while it is typed: <input list="ID" data-complete="/address?...">.
+  let timer;
+  document.addEventListener("input", ({ target }) => {
+    if (!target.dataset.complete) return;
+    clearTimeout(timer);
+    timer = setTimeout(async () => {
+      try {
+        const answer = await fetch(`${target.dataset.complete}&typed=${encodeURIComponent(target.value)}`);
+        if (answer.ok) target.list.replaceChildren(...(await answer.json()).map((path) => new Option("", path)));
+      } catch (_error) { /* completion is only a help */ }
+    }, 200);
+  });
+
   // Scrolls a wide table to its newest column; browsers with scroll-initial-target did that already.
   for (const newest of document.querySelectorAll(".wide [data-newest]")) {
     const box = newest.closest(".wide");

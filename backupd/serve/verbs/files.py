@@ -241,10 +241,14 @@ def _kind(tree: Tree, path: bytes) -> str | None:
 
 
 def download(call: Call) -> None:
-    """Streams a file unchanged, or a file or folder as an archive."""
+    """Streams a file unchanged, or a file or folder as an archive; with `paths` these as an archive that has the name of `path`."""
     with opened(call, call["backup"]) as [(backup, tree)]:
         entry = _entry(call, backup, tree)
+        for path in call["paths"] or ():
+            entry_at(tree, path, f"{backup.host}@{backup.name}")
         if call["as"] == "file":
+            if call["paths"]:
+                raise RequestRefused("several paths need an archive", "download them as tar or zip", "usage", is_public=True)
             _file(call, tree, entry)
         else:
             _archive(call, tree, entry, backup)
@@ -271,7 +275,7 @@ def _archive(call: Call, tree: Tree, entry: Entry, backup: Restorable) -> None:
     kind = call["as"]
     out = call.stream(stem + b"." + kind.encode(), {"tar": "application/x-tar", "zip": "application/zip"}[kind], None)
     try:
-        write_archive(tree, [entry.path], kind, out)
+        write_archive(tree, call["paths"] or [entry.path], kind, out)
     except OSError:
         out.flush()  # the end mark by which programs detect a truncated tar
         raise
