@@ -48,6 +48,7 @@ SERVICE_VERBS = {
     "run": 600,
     "restore": 60,
     "preview": 60,
+    "reach": 60,
     "job": 1200,
     "jobs": 600,
     "doctor": 60,

@@ -18,6 +18,10 @@ _READS_ONLY = re.compile(rf"rrsync\b.*read-only server|{PROGRAM}: this key only 
 _IS_MISSING = re.compile(rf"{PROGRAM}: (?:(?:command )?not found|No such file)")
 
 
+class KeyRefused(OperatorError):
+    """The host accepts no key of this server, or none that may write."""
+
+
 def with_restore_key(target: Target, config: Config) -> tuple[Target, Config]:
     """Returns both with the restore key first, if this server has one."""
     key = config.ssh.key_for_restores
@@ -31,7 +35,7 @@ def with_restore_key(target: Target, config: Config) -> tuple[Target, Config]:
 def refusal(target: Target, config: Config, lines: Sequence[str]) -> OperatorError | None:
     """Returns the error for a host that refused an rsync with these messages; None if the messages have another reason."""
     if any(_READS_ONLY.search(line) for line in lines):
-        return OperatorError(
+        return KeyRefused(
             f"{target}: the key for backups can only read on the host, and the host does not have the restore key",
             _add_key(target, config),
         )

@@ -39,11 +39,11 @@ if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh: a quarter o
 _NO_OPTIONS = ("host", "backup", "paths", "to", "content")
 
 
-def command_words(request: RestoreRequest, *, dry_run: bool = False) -> tuple[str, ...]:
+def command_words(request: RestoreRequest, *, dry_run: bool = False, reach: bool = False) -> tuple[str, ...]:
     """Returns the words after `backupd` that start the restore, with JSON at the end and lines of progress. An option has the name
     of its field.
     """
-    words = ["restore", "--json", "--progress-lines", *(["--dry-run"] if dry_run else [])]
+    words = ["restore", "--json", "--progress-lines", *(["--dry-run"] if dry_run else []), *(["--reach"] if reach else [])]
     for name, attribute in RestoreRequest.__dataclass_fields__.items():
         value = getattr(request, name)
         if name not in _NO_OPTIONS and value != attribute.default:

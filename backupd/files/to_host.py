@@ -33,7 +33,7 @@ from backupd.files.conflict_policy import (
 )
 from backupd.files.host_rsync import HostRsyncEnd, LimitExceeded, NameAllowance, run_rsync
 from backupd.files.placing import placed
-from backupd.files.restore_key import RRSYNC_IS_BUSY, refusal, with_restore_key
+from backupd.files.restore_key import RRSYNC_IS_BUSY, KeyRefused, refusal, with_restore_key
 from backupd.files.restore_types import RestorePreview, RestoreProgress, RestoreRequest, RestoreResult, Target, Tell
 from backupd.files.tree import Tree, components, joined
 from backupd.files.walking import PlainFiles, WalkEntry, walk, walk_grouped
@@ -60,7 +60,7 @@ from backupd.rsync.restore_command import (
 )
 from backupd.rsync.shared_connection import NotConnected
 from btrkeep.config import Config
-from btrkeep.decisions.rsync_meaning import ExitKind, meaning
+from btrkeep.decisions.rsync_meaning import ExitCause, ExitKind, meaning
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import by_descriptor
 from btrkeep.process.proc import become_reaper, physical_memory
@@ -148,6 +148,14 @@ class HostRestore:
         remote = RemoteEnd(shell, expected_words(host, gives=True), memory)
         with ConfinedTransfer(remote) as cell:
             yield cell.command(self._command(options, above, remote.words), None, shown=(str(self._subvolume / DATA),)), cell
+
+    def require_writable(self) -> None:
+        """Connects, and compares the requested paths without what is below them. Raises OperatorError if the host cannot be reached
+        or does not allow writing, KeyRefused if the key is the reason.
+        """
+        ended = self._run((*LOOK, *ONLY_NEW, *NOT_BELOW), above=True)
+        if ended.exit_code:
+            raise self._failed(ended)
 
     def preview(self, *, content: bool = True) -> RestorePreview:
         """Returns what would happen. Without `content` a file that differs only in its content counts as the same; `run` finds it.
@@ -454,7 +462,8 @@ class HostRestore:
             return refused
         means = meaning(ended.exit_code, last)
         hint = _FULL_HINT if ended.exit_code == _FILE_ERROR else _HINT
-        return OperatorError(f"{self._target}: {means.words}" + (f": {means.line}" if means.line else ""), hint)
+        kind = KeyRefused if means.cause is ExitCause.KEY_REFUSED else OperatorError
+        return kind(f"{self._target}: {means.words}" + (f": {means.line}" if means.line else ""), hint)
 
 
 def _has_attributes(walk_entry: PlainFiles | WalkEntry) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from backupd.files.restore_request import command_words
 from backupd.files.restore_types import ORIGINAL, RestoreRequest
 from backupd.files.tree import components
-from backupd.serve.jobs import PREVIEW, RESTORE, RUN, ServeRequest
+from backupd.serve.jobs import CHECKS, REACH, RESTORE, RUN, ServeRequest
 from backupd.serve.request_checks import FOLDER, HOST, checked
 from backupd.serve.verbs import VERBS
 from btrkeep.config import Config, other_pools
@@ -35,7 +35,8 @@ def command_of(asked: ServeRequest, config: Config, program: Sequence[str]) -> t
         words: tuple[str, ...] = ("run", "--wait", "--", arguments["host"])
     else:
         allowed = RestorePermissions(asked.folder, asked.elsewhere, asked.in_place)
-        words = command_words(restore_request(arguments, config, allowed), dry_run=asked.verb == PREVIEW)
+        request = restore_request(arguments, config, allowed)
+        words = command_words(request, dry_run=asked.verb in CHECKS, reach=asked.verb == REACH)
     who = (f"--asked-by={asked.who}",) if asked.verb == RESTORE else ()
     return (*program, words[0], *(("--now", asked.now) if asked.now else ()), *who, *words[1:])
 

@@ -23,14 +23,16 @@ from btrkeep.serving.protocol import JOB_ID, RequestRefused
 from btrkeep.units import format_time, parse_time
 
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
-RUN, RESTORE, PREVIEW = "run", "restore", "preview"
+RUN, RESTORE, PREVIEW, REACH = "run", "restore", "preview", "reach"
+CHECKS = (PREVIEW, REACH)
+"""Jobs that change nothing, and are not listed."""
 KEPT = timedelta(days=30)
 MOST = 1000
 """Maximum number of finished jobs: a user with very many requests fills neither the disk nor a list."""
 MOST_OF_ONE = 250
 """Maximum number of finished jobs of one user, so that they do not remove the jobs of all others."""
 PREVIEWS_OF_ONE_KEPT = 50
-"""Previews are counted separately, because every visit of a restore page requests some."""
+"""They are counted separately, because every visit of a restore page requests some."""
 _PREVIEWS_KEPT = timedelta(hours=1)
 _STARTS_WITHIN = timedelta(minutes=10)
 _WAITS_FOR = timedelta(days=1)
@@ -153,7 +155,7 @@ class JobStore:
         counts: Counter[tuple[str, bool]] = Counter()
         kept = 0
         for job in self.all(now):
-            is_preview = job.verb == PREVIEW
+            is_preview = job.verb in CHECKS
             old = now - parse_time(job.asked) > (_PREVIEWS_KEPT if is_preview else KEPT)
             of_one = counts[job.who, is_preview] >= (PREVIEWS_OF_ONE_KEPT if is_preview else MOST_OF_ONE)
             if job.over and (old or of_one or (not is_preview and kept >= MOST)):
@@ -212,7 +214,7 @@ def job_object(job: ServeJob) -> dict[str, Any]:
 RUNTIME = Path("/run/btrkeep/jobs")
 """Folder of the requests for units: a reboot deletes them, so old requests are not carried out after it."""
 FORMAT = 1
-JOB_VERBS = (RUN, RESTORE, PREVIEW)
+JOB_VERBS = (RUN, RESTORE, *CHECKS)
 
 
 @dataclass(frozen=True, slots=True)

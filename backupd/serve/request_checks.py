@@ -234,6 +234,8 @@ def require(right: Right, viewer: Viewer, arguments: Mapping[str, Any]) -> None:
         raise _refused("only operators may do this")
     if right is Right.OPERATE and arguments.get("to", HOST) not in (HOST, FOLDER) and not viewer.admin:
         raise _refused("only admins may restore into another folder of a host")
+    if right is Right.OPERATE and arguments.get("to") == FOLDER and viewer.limited:
+        raise _refused("this is about a folder of the backup server, but you may see only some of its hosts")
 
 
 def _refused(message: str) -> RequestRefused:
@@ -243,7 +245,7 @@ def _refused(message: str) -> RequestRefused:
 def require_switched_on(verb: str, *, no_downloads: bool, no_restores: bool) -> None:
     """Raises RequestRefused for features that the configuration disables."""
     denied = "downloads" if no_downloads and verb == "download" else ""
-    denied = "restores" if no_restores and verb in ("restore", "preview") else denied
+    denied = "restores" if no_restores and verb in ("restore", "preview", "reach") else denied
     if denied:
         hint = f"the administrator has set `no_{denied}` in [serve]; on the server: backupd restore"
         raise RequestRefused(f"{denied} are switched off on this server", hint, "refused", is_public=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from backupd.serve.jobs import (
+    CHECKS,
     FAILED,
-    PREVIEW,
     RUN,
     RUNTIME,
     JobStore,
@@ -190,7 +190,7 @@ def start_command(unit: str) -> tuple[str, ...]:
 
 def _require_preview_slot(previews: Sequence[ServeJob], host: str, who: str) -> None:
     """Raises RequestRefused, of kind busy, where one more preview would take the slots of others."""
-    hint = "try again when a preview has ended"
+    hint = "try again when one has ended"
     if any(job.host == host for job in previews):
         raise RequestRefused(f"a preview of {host} is running", "try again when it has ended", "busy", is_public=True)
     if sum(job.who == who for job in previews) >= PREVIEWS_OF_ONE:
@@ -201,10 +201,10 @@ def _require_preview_slot(previews: Sequence[ServeJob], host: str, who: str) -> 
 
 def _require_free(pool: Pool, jobs: JobStore, verb: str, host: str, who: str, now: datetime) -> None:
     serve_jobs = [job for job in jobs.all(now) if not job.over and job.verb == verb]
-    if verb == PREVIEW:
+    if verb in CHECKS:
         _require_preview_slot(serve_jobs, host, who)
     for job in serve_jobs:
-        if job.host == host and verb != PREVIEW:
+        if job.host == host and verb not in CHECKS:
             state = "waits for a slot for its backup" if job.waits else "is being backed up"
             state = state if verb == RUN else "is being restored"
             raise LockHeld(f"{host} {state} already, for {job.who} since {job.asked}", "wait until it ends")

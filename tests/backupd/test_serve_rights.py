@@ -22,7 +22,7 @@ from btrkeep.serving.server import Peer
 from btrkeep.serving.viewer import ROLES, Viewer, read_viewer, viewer_object
 
 TOP = Path(__file__).parents[2]
-CHANGES = {"hold", "release", "accept", "run", "restore", "preview"}
+CHANGES = {"hold", "release", "accept", "run", "restore", "preview", "reach"}
 
 
 def allowed(verb: str, viewer: Viewer, **arguments: str) -> bool:
@@ -41,6 +41,7 @@ def test_only_operators_change_anything_and_only_admins_choose_where_on_a_host()
     for verb in ("restore", "preview"):
         assert [allowed(verb, Viewer("v", role), host="web1", to="host:/etc") for role in ROLES] == [False, False, True]
         assert [allowed(verb, Viewer("v", role), host="web1", to="folder") for role in ROLES] == [False, True, True]
+        assert not allowed(verb, Viewer("v", "admin", ("web1",)), host="web1", to="folder"), "a customer has no folder here"
 
 
 @given(st.sampled_from(sorted(VERBS)), st.sampled_from(ROLES), st.sampled_from(["web1", "db1", "web", "WEB1", "web1.example"]))

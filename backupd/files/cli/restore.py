@@ -59,6 +59,7 @@ class RestoreOptions:
     tar: str | None
     asked_by: str
     dry_run: bool
+    reach: bool
     progress_lines: bool
     as_json: bool
 
@@ -108,6 +109,7 @@ class RestoreOptions:
     help="For `backupd serve`: write only below this folder.",
 )
 @click.option("--asked-by", default="", metavar="NAME", hidden=True, help="For `backupd serve`: the user of the dashboard.")
+@click.option("--reach", is_flag=True, hidden=True, help="For `backupd serve`: only check whether the host allows the restore.")
 @dry_run_option("what would happen")
 @click.option("--progress-lines", is_flag=True, help="Print progress every few seconds to standard error, terminal or not.")
 @json_option
@@ -166,12 +168,28 @@ def command(ctx: click.Context, host: str, paths: tuple[str, ...], **options: An
             restore = prepared(config, pool, backup.backup, backup.tree, request, watch)
             if not isinstance(restore, LocalRestore):
                 held.enter_context(restore)
+                if given.reach:
+                    return _reach(restore)
             if given.dry_run:
                 return _preview(backup.backup, restore, watch, given.as_json)
             return _restore(backup.backup, restore, watch, given.as_json, begins)
     except Cancelled:
         say_stopped()
         return watch.exit_status
+
+
+def _reach(restore: "HostRestore") -> int:
+    """Prints whether the host can be reached and allows writing, as JSON."""
+    from backupd.files.restore_key import KeyRefused
+
+    answer = {"reason": "", "error": "", "hint": ""}
+    try:
+        restore.require_writable()
+    except OperatorError as error:
+        reason = "key" if isinstance(error, KeyRefused) else "other"
+        answer = {"reason": reason, "error": error.message.splitlines()[0], "hint": error.hint}
+    echo_json(answer)
+    return Exit.OK
 
 
 def _destination(given: RestoreOptions) -> str:

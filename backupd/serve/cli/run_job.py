@@ -18,7 +18,7 @@ import click
 
 from backupd.cli.command_context import load_config, outlive_hung_state
 from backupd.serve.commands import command_of
-from backupd.serve.jobs import DONE, FAILED, PREVIEW, RUN, RUNNING, RUNTIME, JobStore, ServeJob, claim_request
+from backupd.serve.jobs import DONE, FAILED, PREVIEW, REACH, RUN, RUNNING, RUNTIME, JobStore, ServeJob, claim_request
 from btrkeep.clock import Clock
 from btrkeep.config import load_usable
 from btrkeep.errors import ERRORS_VARIABLE, Exit, ReportedError, UsageError, first_reported
@@ -56,7 +56,7 @@ def command(ctx: click.Context, name: str) -> int:
     if job.over:
         raise UsageError(f"the job {job_id} has ended already", "request a new job")
     line = command_of(request, config, (*our_command("backupd"), *words))
-    within = PREVIEW_TAKES if request.verb == PREVIEW else None
+    within = {PREVIEW: PREVIEW_TAKES, REACH: REACH_TAKES}.get(request.verb)
     return carry_out(job, jobs, line, clock, _say, speaks_json=request.verb != RUN, within=within)
 
 
@@ -72,6 +72,8 @@ LONGEST_LOG = 1 << 20
 LONGEST_RESULT = 2 << 20
 PREVIEW_TAKES = 600.0
 """Maximum seconds: a later result is useless, and a host may delay it for ever."""
+REACH_TAKES = 60.0
+"""Maximum seconds of a check whether a host allows a restore, for which a page waits."""
 _STARTED_BY_HAND = ("PYTHONPATH",)
 
 

@@ -126,7 +126,15 @@ _VERBS: Mapping[str, Verb] = {
         },
     ),
     "download": Verb(
-        "files", {**_BACKUP, **_PATH, "as": Argument(checks.choice("file", "tar", "zip"), "file")}, Right.HOST, _STREAMS
+        "files",
+        right=Right.HOST,
+        limit=_STREAMS,
+        arguments={
+            **_BACKUP,
+            **_PATH,
+            "as": Argument(checks.choice("file", "tar", "zip"), "file"),
+            "paths": Argument(checks.optional(checks.paths), None),
+        },
     ),
     "hold": Verb("protection", {**_NAMED, **_WHY, **_UNTIL}, Right.OPERATE, _SHORT),
     "release": Verb("protection", _NAMED, Right.OPERATE, _SHORT),
@@ -134,6 +142,7 @@ _VERBS: Mapping[str, Verb] = {
     "run": Verb("tasks", _HOST, Right.OPERATE, _SHORT),
     "restore": Verb("tasks", _RESTORE, Right.OPERATE, _SHORT),
     "preview": Verb("tasks", _RESTORE, Right.OPERATE, _HEAVY),
+    "reach": Verb("tasks", _RESTORE, Right.OPERATE, _SHORT),
     "job": Verb("tasks", {"job": Argument(checks.job), "lines": Argument(checks.number(0, 1000), 50)}, Right.LISTED, _SHORT),
     "jobs": Verb(
         "tasks",

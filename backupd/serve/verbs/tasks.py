@@ -8,7 +8,7 @@ from typing import Any
 
 from backupd.files.backup_selector import find
 from backupd.serve.commands import RestorePermissions, folder_of, restore_request
-from backupd.serve.jobs import PREVIEW, RUN, JobStore, ServeJob, job_object, no_job
+from backupd.serve.jobs import CHECKS, PREVIEW, REACH, RUN, JobStore, ServeJob, job_object, no_job
 from backupd.serve.request_checks import ROOT
 from backupd.serve.service_context import Call
 from backupd.serve.start_job import begin, is_started, require_free
@@ -19,11 +19,12 @@ from btrkeep.errors import READ_ONLY_HINT, PoolUnusable
 from btrkeep.pool.mounts import mount_options
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.viewer import AnswerSize
-from btrkeep.units import counted, local_time
+from btrkeep.units import counted, local_time, parse_time
 
 _PATIENCE = 15.0
 """Seconds to wait for a preview; then the client requests the state of the job, which continues."""
 _CHECK_EVERY = 0.1
+_CHECK_IS_VALID = timedelta(minutes=5)
 _FAILED = ("failed", "skipped")  # outcomes of runs without a backup
 _MOST_RUNS = 2000
 """Maximum number of runs of a host that are read: more within a day are too many in any case."""
@@ -86,6 +87,25 @@ def preview(call: Call) -> Any:
     return serve_job.result
 
 
+def reach(call: Call) -> dict[str, Any]:
+    """Starts a check whether the host can be reached and allows the restore; returns the job. Uses the same check of the last
+    minutes.
+    """
+    started = _restore(call, REACH)
+    return {"unit": started.unit, "job": started.id}
+
+
+def _recent_check(call: Call, arguments: dict[str, Any]) -> ServeJob | None:
+    """Returns a check for the same arguments that is running, or has a recent result."""
+    now = call.service.clock.now()
+    for other_job in _jobs(call).all(now):
+        if now - parse_time(other_job.asked) > _CHECK_IS_VALID:
+            return None
+        if other_job.verb == REACH and other_job.arguments == arguments and (not other_job.over or other_job.result):
+            return other_job
+    return None
+
+
 def _restore(call: Call, verb: str) -> ServeJob:
     service, host = call.service, call["host"]
     with reading():
@@ -94,7 +114,7 @@ def _restore(call: Call, verb: str) -> ServeJob:
     allowed = RestorePermissions(folder, service.elsewhere, tuple(map(str, service.in_place)))
     restore_request(call.arguments, service.config(), allowed)  # refuses what is not allowed
     asked = {**call.arguments, "backup": backup, "paths": [os.fsdecode(path) for path in call["paths"]]}
-    return begin(service, verb, host, call.who, asked, folder)
+    return (verb == REACH and _recent_check(call, asked)) or begin(service, verb, host, call.who, asked, folder)
 
 
 def job(call: Call) -> dict[str, Any]:
@@ -117,6 +137,8 @@ def _job_answer(call: Call, job: ServeJob) -> dict[str, Any]:
     answer = job_object(job)
     if call.viewer.limited and job.error is not None and not job.own:
         answer["error"] = "the job failed"
+    if call.viewer.limited and job.verb == REACH and isinstance(job.result, dict):
+        answer["result"] = {"reason": job.result.get("reason")}  # its error is ssh's, about this server too
     return answer
 
 
@@ -135,7 +157,7 @@ def jobs(call: Call) -> list[dict[str, Any]]:
     every = (
         other_job
         for other_job in _jobs(call).all(call.service.clock.now())
-        if other_job.verb != PREVIEW and (not before or other_job.id < before)
+        if other_job.verb not in CHECKS and (not before or other_job.id < before)
     )
     seen = (_listed(call, other_job) for other_job in every if call.viewer.may_see(other_job.host))
     return list(takewhile(size.take, islice(seen, call["limit"])))
