@@ -51,6 +51,7 @@ SERVICE_VERBS = {
     "reach": 60,
     "job": 1200,
     "jobs": 600,
+    "stop": 60,
     "doctor": 60,
     "plan": 60,
     "extents": 300,

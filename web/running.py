@@ -59,6 +59,8 @@ class Transfer:
     """Seconds, estimated from the bytes so far and the host's last runs; null: any number would be a guess."""
     night: bool
     """Whether it belongs to a run over all hosts."""
+    run_id: int
+    """The id of its run."""
     stalled: float | None = None
     """Seconds without any progress, two minutes or more, as of the last report of the run; null: it advances, or is unknown."""
 
@@ -81,6 +83,8 @@ class ExpiryNow:
     """Seconds; null: unknown."""
     paused: str | None
     """Why it pauses now; null: it does not."""
+    id: int
+    """Its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,8 @@ class BalanceRow:
     """Score removed."""
     written: int | None
     """Bytes that all programs wrote to the devices; null: unknown."""
+    id: int
+    """Its id."""
 
 
 @dataclass(frozen=True, slots=True)

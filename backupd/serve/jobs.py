@@ -11,13 +11,15 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool.atomic import write_atomically
+from btrkeep.pool.atomic import NO_ROOM, write_atomically
 from btrkeep.process.proc import start_time
 from btrkeep.serving.protocol import JOB_ID, RequestRefused
 from btrkeep.units import format_time, parse_time
@@ -37,6 +39,8 @@ _PREVIEWS_KEPT = timedelta(hours=1)
 _STARTS_WITHIN = timedelta(minutes=10)
 _WAITS_FOR = timedelta(days=1)
 _TAIL = 64 << 10
+_STOPPED = "stopped-"
+"""The beginning of the name of a mark: a process that a user has stopped. Its number and start time follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,8 @@ class ServeJob:
     """When its process was started, to the microsecond; None: it waits."""
     own: bool = False
     """True if `error` is the service's own text about this job, not that of its command, which may mention anything."""
+    stopped: str | None = None
+    """The user who stopped it; None: it was not stopped by a user of the dashboard."""
 
     @property
     def waits(self) -> bool:
@@ -154,6 +160,10 @@ class JobStore:
         """Removes jobs that ended long ago, and the oldest of too many."""
         counts: Counter[tuple[str, bool]] = Counter()
         kept = 0
+        for path in self._folder.glob(f"{_STOPPED}*"):
+            _, pid, started = path.name.split("-")
+            if start_time(int(pid)) != started:
+                path.unlink(missing_ok=True)
         for job in self.all(now):
             is_preview = job.verb in CHECKS
             old = now - parse_time(job.asked) > (_PREVIEWS_KEPT if is_preview else KEPT)
@@ -168,6 +178,37 @@ class JobStore:
         """Removes the job."""
         for path in (self._file(job_id), self.log(job_id)):
             path.unlink(missing_ok=True)
+
+    def mark_stopped(self, pid: int, started: str, by: str) -> str:
+        """Records who stops a process. Returns the user who has stopped it before; "": nobody. On a full disk nothing is recorded,
+        because a stop may free space.
+        """
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            fd = os.open(self._mark(pid, started), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            return self.stopped_by(pid, started)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return ""
+        with ClosingFd(fd), suppress(OSError):  # an empty mark still shows that it was stopped
+            os.write(fd, by.encode("utf-8", "surrogateescape"))
+        return ""
+
+    def unmark_stopped(self, pid: int, started: str) -> None:
+        """Removes the mark of a process that could not be stopped."""
+        self._mark(pid, started).unlink(missing_ok=True)
+
+    def stopped_by(self, pid: int, started: str) -> str:
+        """Returns the user who stopped the process; "": nobody."""
+        try:
+            return self._mark(pid, started).read_bytes().decode("utf-8", "surrogateescape") or "another user"
+        except OSError:
+            return ""
+
+    def _mark(self, pid: int, started: str) -> Path:
+        return self._folder / f"{_STOPPED}{pid}-{started}"
 
     def _file(self, job_id: str) -> Path:
         return self._folder / f"{job_id}.json"

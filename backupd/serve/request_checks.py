@@ -96,6 +96,9 @@ name = matching(re.compile(f"latest|{BACKUP_NAME.pattern}"), "the name of a back
 whole_name = matching(BACKUP_NAME, "the name of a backup")
 
 job = matching(JOB_ID, "the name of a job")
+any_job = matching(
+    re.compile(rf"{JOB_ID.pattern}|(?:backup|night|expire|balance)-[0-9]{{1,15}}|verify"), "the name of a job, or verify"
+)
 
 
 def path(value: Any) -> bytes:

@@ -102,6 +102,17 @@ def start_due(service: ServiceContext) -> None:
         _start_due(service)
 
 
+def cancel_waiting(service: ServiceContext, ended: ServeJob) -> bool:
+    """Ends a job that waits for a slot; `ended`: its last state. Returns False if it has been started meanwhile."""
+    with _start_lock():
+        jobs = service.jobs()
+        if not jobs.get(ended.id, service.clock.now()).waits:
+            return False
+        remove_request(folder_of_requests(service), ended.id)
+        jobs.put(ended)
+        return True
+
+
 @contextmanager
 def _start_lock() -> Iterator[None]:
     """Locks for one thread at a time. Raises RequestRefused, of kind busy, if another thread keeps the lock: it may wait for the

@@ -6,12 +6,15 @@ import os
 import pwd
 import re
 import resource
+import signal
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from btrkeep.descriptors import ClosingFd
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PIDFD_GETFD = 438  # the same on every architecture
@@ -83,6 +86,27 @@ def arguments_of(pid: int) -> tuple[str, ...]:
 def parent_of(pid: int) -> int:
     """Returns the parent of a process. Raises OSError."""
     return int(_stat(pid)[1][1])
+
+
+def ancestors_of(pid: int) -> frozenset[int]:
+    """Returns the living processes above a process, without the first of the system."""
+    above = set[int]()
+    with contextlib.suppress(OSError, ValueError):
+        while (pid := parent_of(pid)) > 1:
+            above.add(pid)
+    return frozenset(above)
+
+
+def terminate(pid: int, started: str) -> bool:
+    """Sends SIGTERM to the process with that start time. Returns False if it no longer exists."""
+    try:
+        with ClosingFd(os.pidfd_open(pid)) as process:  # before the start time is read: then it is that of this process
+            if start_time(pid) != started:
+                return False
+            signal.pidfd_send_signal(process, signal.SIGTERM)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def parent_names() -> frozenset[str]:

@@ -59,7 +59,7 @@ def test_requests_about_the_whole_pool_need_the_right_to_all_hosts() -> None:
     for verb in whole:
         assert [allowed(verb, Viewer("v", "viewer", hosts)) for hosts in (None, ("*",))] == [True, False]
     unhosted = {verb for verb, entry in VERBS.items() if "host" not in entry.arguments} - whole
-    assert unhosted == {"job", "jobs", "hello"} == {verb for verb, entry in VERBS.items() if entry.right is Right.LISTED}
+    assert unhosted == {"job", "jobs", "stop", "hello"} == {verb for verb, entry in VERBS.items() if entry.right is Right.LISTED}
 
 
 def test_an_unknown_role_is_only_that_of_a_viewer() -> None:

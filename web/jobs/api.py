@@ -128,6 +128,8 @@ class Task:
     """Its exit status; null: it has not ended."""
     error: str | None
     """Why it failed; null: it did not."""
+    stopped: str | None = None
+    """The user who stopped it; null: it was not stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

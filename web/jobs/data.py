@@ -35,7 +35,7 @@ DAYS = {3: "three days", 14: "two weeks", 60: "two months", 366: "a year"}
 USUAL = 14
 LIMIT = 400
 _RUNS_A_DAY, _MOST_RUNS = 4000, 100_000
-_ID = re.compile(r"(night|backup|expire|balance)-(\d{1,15})")
+_ID = re.compile(r"(night|backup|expire|balance)-(\d{1,15})", re.ASCII)
 _NAMED = 5  # hosts of a cause
 _MOST_POOR = 10_000  # runs of a night
 _GOOD = ("complete", "skipped")
@@ -141,11 +141,18 @@ class RequestedJob:
     """Why it failed; null: it did not."""
     queue: QueuePosition | None = None
     """The position of a waiting backup; null: it does not wait, or the user may not see other jobs."""
+    stopped: str | None = None
+    """The user who stopped it; null: it was not stopped."""
 
     @property
     def is_over(self) -> bool:
         """Returns True if it has ended, successfully or not."""
         return self.state in ("done", "failed")
+
+    @property
+    def outcome(self) -> str:
+        """Returns its state in a word for people: a job that was stopped did not fail."""
+        return "stopped" if self.stopped and self.is_over else self.state
 
     @property
     def title(self) -> str:
@@ -324,6 +331,7 @@ def requested_job(job_fields: Mapping[str, Any]) -> RequestedJob:
         job_fields["exit"] if isinstance(job_fields.get("exit"), int) else None,
         _text(job_fields.get("error")),
         _queue(job_fields.get("queue")),
+        _text(job_fields.get("stopped")),
     )
 
 

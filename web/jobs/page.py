@@ -1,10 +1,11 @@
 """Jobs: past and running ones. For a job started here the page shows the root service's output line by line."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from flask import Blueprint, abort, redirect, render_template, request, url_for
+from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
@@ -12,6 +13,7 @@ from btrkeep.serving.client import Absent
 from web.jobs.data import DAYS, KINDS, USUAL, JobRow, RequestedJob, by_hand, jobs, night_view, parse_id, requested_job
 from web.pool.expiry import one_expiry
 from web.request_values import number
+from web.running import alive_runs, running
 from web.service_client import root_service
 from web.source import source, viewer, visible_hosts
 
@@ -75,6 +77,93 @@ def job(job: str) -> str | Response:
         abort(404, "there is no such job")
     template = "jobs/live.html" if "X-Live" in request.headers else "jobs/job.html"
     return render_template(template, job=requested_job(answer))
+
+
+@dataclass(frozen=True, slots=True)
+class StoppableJob:
+    """A running job, for the page that asks before it is stopped."""
+
+    kind: str
+    """The kind of job: run, restore, preview, night, expire, balance or verify."""
+    title: str
+    """Its name on the page."""
+    back: str
+    """The address of its page."""
+    hosts: tuple[str, ...] = ()
+    """The hosts that its process is backing up now."""
+    is_waiting: bool = False
+    """True if it has not started."""
+
+
+@blueprint.get("/<job>/stop")
+def ask_stop(job: str) -> str:
+    """Shows what stays when the job is stopped."""
+    return render_template("jobs/stop.html", job=_stoppable(job), id=job)
+
+
+@blueprint.post("/<job>/stop")
+def stop(job: str) -> Response:
+    """Requests the stop from the root service; a refusal has its own page."""
+    stoppable = _stoppable(job)
+    root_service().ask("stop", job=job)
+    flash(f"Stopped: {stoppable.title}. It may take a moment until it has ended.")
+    return redirect(stoppable.back, 303)
+
+
+def _stoppable(job_id: str) -> StoppableJob:
+    """Returns the running job; aborts if there is none, if it has ended, or if the viewer may not stop it."""
+    parsed, who = parse_id(job_id), viewer()
+    if parsed is None and job_id != "verify":
+        requested = _requested(job_id)
+        if requested.who != who.name and not who.operator:
+            abort(403, "only operators may stop jobs of others")
+        if requested.is_over:
+            abort(409, "the job has ended already")
+        back = url_for("jobs.job", job=job_id) if requested.verb != "preview" else url_for("jobs.index")
+        return StoppableJob(requested.verb, requested.title, back, (requested.host,), requested.state == "queued")
+    if not who.operator:
+        abort(403, "only operators may stop jobs of others")
+    if parsed and parsed[0] in ("night", "backup"):
+        return _stoppable_run(*parsed)
+    if who.limited:
+        abort(404, "there is no such job")
+    kind, number = parsed or ("verify", 0)
+    now = running(source(), who)
+    if kind == "expire" and number in {expiry.id for expiry in now.expiries}:
+        return StoppableJob(kind, "expiry", url_for("jobs.job", job=job_id))
+    if kind == "verify":
+        return StoppableJob(kind, "verification", url_for("jobs.index"))
+    if number not in {balance.id for balance in now.balances}:
+        abort(409, "the job has ended already")
+    return StoppableJob(kind, "balance", url_for("balance.one", balance_id=number))
+
+
+def _stoppable_run(kind: str, number: int) -> StoppableJob:
+    """Returns the run of a night, or of named hosts; one process backs up all of them."""
+    here, who = source(), viewer()
+    alive = alive_runs(here.catalogue, here.now)
+    runs = [run for run in here.catalogue.unfinished_runs() if run.id in alive]
+    first = here.catalogue.night(number) if kind == "night" else next((run for run in runs if run.id == number), None)
+    together = [run for run in runs if first and (run.pid, run.pid_started) == (first.pid, first.pid_started)]
+    if first is None or not together or not all(who.may_see(run.host) for run in together):
+        abort(404 if who.limited else 409, "there is no such job" if who.limited else "the job has ended already")
+    hosts = tuple(sorted(run.host for run in together))
+    if together[0].night and not who.limited:
+        back = url_for("jobs.job", job=f"night-{number}") if kind == "night" else url_for("jobs.index")
+        return StoppableJob("night", "run over all hosts", back, hosts)
+    return StoppableJob("run", f"backup of {', '.join(hosts)}", url_for("hosts.host", host=hosts[0]), hosts)
+
+
+def _requested(job_id: str) -> RequestedJob:
+    try:
+        answer = root_service().ask("job", job=job_id, lines=0)
+    except Absent:
+        raise
+    except OperatorError as error:
+        abort(404, error.message)
+    if not isinstance(answer, Mapping) or not _is_visible(answer):
+        abort(404, "there is no such job")
+    return requested_job(answer)
 
 
 def _of_catalogue(kind: str, number: int) -> str | Response:

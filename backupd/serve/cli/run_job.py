@@ -142,10 +142,13 @@ def carry_out(
         finally:
             log.close()
         error = None if code == Exit.OK else _error(jobs, job, code, first_reported(errors))
-    if error and late:
+    stopped = (jobs.stopped_by(os.getpid(), running.pid_started or "") or None) if error else None
+    if stopped:
+        error = f"stopped by {stopped}"
+    elif error and late:
         error = f"the job took longer than {format_duration(within)}, and was stopped"
     ended = replace(running, state=FAILED if error else DONE, finished=format_time(clock.now()), exit=code, error=error)
-    jobs.put(replace(ended, own=bool(error and late), result=_json(result)))
+    jobs.put(replace(ended, own=bool(stopped or (error and late)), stopped=stopped, result=_json(result)))
     return code
 
 

@@ -150,6 +150,7 @@ _VERBS: Mapping[str, Verb] = {
         Right.LISTED,
         _SHORT,
     ),
+    "stop": Verb("stopping", {"job": Argument(checks.any_job)}, Right.LISTED, _SHORT),
     "doctor": Verb("queries", {}, Right.POOL, _SCANS, LONGEST_ANSWER),
     "plan": Verb("queries", {}, Right.POOL, _SCANS, LONGEST_ANSWER),
     "extents": Verb(
