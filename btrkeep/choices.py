@@ -46,6 +46,7 @@ SERVICE_VERBS = {
     "release": 300,
     "accept": 300,
     "run": 600,
+    "bulk": 60,
     "restore": 60,
     "preview": 60,
     "reach": 60,

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from backupd.files.tree import components, joined
 from btrkeep.serving.client import Absent, RootServiceClient
-from btrkeep.serving.protocol import BACKUP_NAME, JOB_ID, WHICH_BACKUP, Request, RequestRefused
+from btrkeep.serving.protocol import BACKUP_NAME, JOB_ID, MOST_TARGETS, WHICH_BACKUP, Request, RequestRefused
 from btrkeep.serving.server import Peer
 from btrkeep.serving.viewer import Viewer, read_viewer
 from btrkeep.units import parse_time, printable
@@ -131,6 +131,19 @@ def search_text(value: Any) -> str:
     return words
 
 
+def targets(value: Any) -> tuple[tuple[str, str], ...]:
+    """Validates hosts, each of them once; those of an action on backups as HOST@BACKUP."""
+    if not isinstance(value, list) or not value:
+        raise ValueError("it must be a list of hosts")
+    if len(value) > MOST_TARGETS:
+        raise ValueError(f"more than {MOST_TARGETS} hosts were given: divide them")
+    split = [str(item).partition("@") for item in value]
+    pairs = {host(host_name): whole_name(backup) if at else "" for host_name, at, backup in split}
+    if len(pairs) < len(value):
+        raise ValueError("a host is given twice")
+    return tuple(pairs.items())
+
+
 def moment(value: Any) -> datetime:
     """A time in the form of RFC 3339."""
     if not isinstance(value, str) or len(value) > _LONGEST_TIME:
@@ -230,6 +243,8 @@ def require(right: Right, viewer: Viewer, arguments: Mapping[str, Any]) -> None:
     kind refused.
     """
     if "host" in arguments and not viewer.may_see(arguments["host"]):
+        raise RequestRefused("there is no such host", "", "missing", is_public=True)
+    if not all(viewer.may_see(host) for host, _ in arguments.get("targets", ())):
         raise RequestRefused("there is no such host", "", "missing", is_public=True)
     if right is Right.POOL and viewer.limited:
         raise _refused("this is about the whole pool, but you may see only some of its hosts")

@@ -70,30 +70,74 @@ def begin(
         pool = service.pool()
         jobs = service.jobs()
         jobs.thin(now)
-        _require_free(pool, jobs, verb, host, who, now)
-        job_id = new_id(now)
-        unit = unit_of(verb, service.pool_name, job_id) if service.systemd else None
-        job = ServeJob(job_id, verb, host, who, format_time(now), dict(arguments), unit, since=_with_microseconds(now))
-        jobs.put(job)
-        in_place = tuple(map(str, service.in_place))
-        started = format_time(now) if service.clock.start else None
-        request = ServeRequest(job_id, verb, who, dict(arguments), folder, service.elsewhere, in_place, started)
-        write_request(folder_of_requests(service), request)
+        _require_free(pool, _unfinished(jobs, verb, now), verb, host, who)
+        job = _recorded(service, jobs, verb, host, who, arguments, folder)
         try:
             if verb != RUN:
                 _start_process(service, jobs, job)
-            elif error := _start_due(service).get(job_id):
+            elif error := _start_due(service).get(job.id):
                 raise error
         except (OperatorError, OSError):
-            remove_request(folder_of_requests(service), job_id)
-            jobs.forget(job_id)
+            _forget(service, jobs, job.id)
             raise
         return job
 
 
+def begin_runs(service: ServiceContext, hosts: Iterable[str], who: str) -> dict[str, ServeJob | OperatorError]:
+    """Starts or queues a backup of each host, with one look at the jobs. Returns, by host, the job or why there is none. After an
+    error of the disk the remaining hosts are refused.
+    """
+    begun: dict[str, ServeJob | OperatorError] = {}
+    with _start_lock():
+        pool, jobs = service.pool(), service.jobs()
+        jobs.thin(service.clock.now())
+        unfinished = _unfinished(jobs, RUN, service.clock.now())
+        disk_error: OSError | None = None
+        for host in hosts:
+            try:
+                if disk_error:
+                    raise RequestRefused(f"the job cannot be recorded: {disk_error.strerror}")
+                _require_free(pool, unfinished, RUN, host, who)
+                job = _recorded(service, jobs, RUN, host, who, {"host": host}, None)
+            except OperatorError as error:
+                begun[host] = error
+            except OSError as error:
+                disk_error, begun[host] = error, RequestRefused(f"the job cannot be recorded: {error.strerror}")
+            else:
+                unfinished.append(job)
+                begun[host] = job
+        not_started = _start_due(service)
+    return {host: not_started.get(job.id, job) if isinstance(job, ServeJob) else job for host, job in begun.items()}
+
+
+def _recorded(
+    service: ServiceContext, jobs: JobStore, verb: str, host: str, who: str, arguments: Mapping[str, Any], folder: str | None
+) -> ServeJob:
+    """Writes the job and its request; neither of them stays after an error. Raises OSError."""
+    now = service.clock.now()
+    job_id = new_id(now)
+    unit = unit_of(verb, service.pool_name, job_id) if service.systemd else None
+    job = ServeJob(job_id, verb, host, who, format_time(now), dict(arguments), unit, since=_with_microseconds(now))
+    in_place = tuple(map(str, service.in_place))
+    started = format_time(now) if service.clock.start else None
+    request = ServeRequest(job_id, verb, who, dict(arguments), folder, service.elsewhere, in_place, started)
+    try:
+        jobs.put(job)
+        write_request(folder_of_requests(service), request)
+    except OSError:
+        _forget(service, jobs, job_id)
+        raise
+    return job
+
+
+def _forget(service: ServiceContext, jobs: JobStore, job_id: str) -> None:
+    remove_request(folder_of_requests(service), job_id)
+    jobs.forget(job_id)
+
+
 def require_free(service: ServiceContext, host: str, who: str) -> None:
     """Raises the same as `begin` of a backup if the host is in use, without starting anything."""
-    _require_free(service.pool(), service.jobs(), RUN, host, who, service.clock.now())
+    _require_free(service.pool(), _unfinished(service.jobs(), RUN, service.clock.now()), RUN, host, who)
 
 
 def start_due(service: ServiceContext) -> None:
@@ -103,7 +147,7 @@ def start_due(service: ServiceContext) -> None:
 
 
 def cancel_waiting(service: ServiceContext, ended: ServeJob) -> bool:
-    """Ends a job that waits for a slot; `ended`: its last state. Returns False if it has been started meanwhile."""
+    """Ends a job that waits for a slot; `ended`: its last state. Returns False if it has been started."""
     with _start_lock():
         jobs = service.jobs()
         if not jobs.get(ended.id, service.clock.now()).waits:
@@ -210,8 +254,11 @@ def _require_preview_slot(previews: Sequence[ServeJob], host: str, who: str) -> 
         raise RequestRefused(f"{PREVIEWS} previews are running", hint, "busy", is_public=True)
 
 
-def _require_free(pool: Pool, jobs: JobStore, verb: str, host: str, who: str, now: datetime) -> None:
-    serve_jobs = [job for job in jobs.all(now) if not job.over and job.verb == verb]
+def _unfinished(jobs: JobStore, verb: str, now: datetime) -> list[ServeJob]:
+    return [job for job in jobs.all(now) if not job.over and job.verb == verb]
+
+
+def _require_free(pool: Pool, serve_jobs: Sequence[ServeJob], verb: str, host: str, who: str) -> None:
     if verb in CHECKS:
         _require_preview_slot(serve_jobs, host, who)
     for job in serve_jobs:

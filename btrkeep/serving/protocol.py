@@ -33,6 +33,8 @@ WHICH_BACKUP = re.compile(r"latest|[0-9][0-9TZ-]{3,17}")
 """A backup by its name, by the beginning of names, or the last complete one."""
 LONGEST_REASON = 500
 """Characters of the reason for a change, such as a hold."""
+MOST_TARGETS = 500
+"""Hosts of one request for an action."""
 KINDS = ("usage", "missing", "unusable", "locked", "refused", "busy", "failed")
 """Kinds of failures: wrong arguments; no such host, backup or path; the pool is unusable; another job is running; not allowed, or
 not possible in the present state; too many requests, possible later; anything else.

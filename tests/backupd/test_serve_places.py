@@ -10,7 +10,7 @@ import pytest
 
 from backupd.serve.cli.run_job import carry_out
 from backupd.serve.jobs import JobStore, ServeJob, new_id
-from backupd.serve.start_job import FOR_OTHERS, IN_ALL, PER_ASKER, PREVIEWS, _require_free, require_waiting_slot
+from backupd.serve.start_job import FOR_OTHERS, IN_ALL, PER_ASKER, PREVIEWS, _require_free, _unfinished, require_waiting_slot
 from btrkeep.clock import Clock
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
@@ -34,13 +34,13 @@ def job(host: str, who: str, **changed: Any) -> ServeJob:
 
 
 def preview(jobs: JobStore, pool: Pool, host: str, who: str) -> None:
-    _require_free(pool, jobs, "preview", host, who, NOW)
+    _require_free(pool, _unfinished(jobs, "preview", NOW), "preview", host, who)
     jobs.put(job(host, who, verb="preview", called=NOW.isoformat()))
 
 
 def refused_as_busy(jobs: JobStore, pool: Pool, host: str, who: str) -> None:
     with pytest.raises(RequestRefused) as refused:
-        _require_free(pool, jobs, "preview", host, who, NOW)
+        _require_free(pool, _unfinished(jobs, "preview", NOW), "preview", host, who)
     assert refused.value.kind == "busy"
 
 
@@ -48,8 +48,9 @@ def test_previews_are_few_at_a_time_also_for_different_users(jobs: JobStore, poo
     for number in range(PREVIEWS):
         preview(jobs, pool, f"web{number}", f"user{number}")
     refused_as_busy(jobs, pool, "web9", "bob")
-    _require_free(pool, jobs, "restore", "web1", "bob", NOW)
-    _require_free(pool, jobs, "preview", "web9", "bob", NOW + timedelta(minutes=11))  # they were never started
+    _require_free(pool, _unfinished(jobs, "restore", NOW), "restore", "web1", "bob")
+    later = NOW + timedelta(minutes=11)
+    _require_free(pool, _unfinished(jobs, "preview", later), "preview", "web9", "bob")  # they were never started
 
 
 def test_a_host_is_asked_for_one_preview_at_a_time_and_others_go_on(jobs: JobStore, pool: Pool) -> None:

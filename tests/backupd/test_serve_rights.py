@@ -25,7 +25,7 @@ TOP = Path(__file__).parents[2]
 CHANGES = {"hold", "release", "accept", "run", "restore", "preview", "reach"}
 
 
-def allowed(verb: str, viewer: Viewer, **arguments: str) -> bool:
+def allowed(verb: str, viewer: Viewer, **arguments: object) -> bool:
     try:
         require(VERBS[verb].right, viewer, arguments)
     except RequestRefused:
@@ -58,8 +58,14 @@ def test_requests_about_the_whole_pool_need_the_right_to_all_hosts() -> None:
     assert whole == {"doctor", "plan", "extents"}
     for verb in whole:
         assert [allowed(verb, Viewer("v", "viewer", hosts)) for hosts in (None, ("*",))] == [True, False]
-    unhosted = {verb for verb, entry in VERBS.items() if "host" not in entry.arguments} - whole
+    unhosted = {verb for verb, entry in VERBS.items() if not {"host", "targets"} & entry.arguments.keys()} - whole
     assert unhosted == {"job", "jobs", "stop", "hello"} == {verb for verb, entry in VERBS.items() if entry.right is Right.LISTED}
+
+
+def test_a_request_for_many_hosts_needs_the_right_to_each_of_them() -> None:
+    for targets, may in (((("web1", ""), ("web2", "")), True), ((("web1", ""), ("db1", "")), False), ((("db1", ""),), False)):
+        assert allowed("bulk", Viewer("v", "operator", ("web*",)), targets=targets) == may
+        assert not allowed("bulk", Viewer("v", "viewer"), targets=targets)
 
 
 def test_an_unknown_role_is_only_that_of_a_viewer() -> None:

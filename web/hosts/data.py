@@ -355,6 +355,17 @@ def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:
     )
 
 
+def matching_rows(source: RequestContext, viewer: Viewer, query: Query) -> list[HostRow]:
+    """Returns all hosts that the viewer may see and that match the query, in its order."""
+    reasons = causes(source, viewer)
+    rows = [
+        replace(row, cause=reasons.get(row.host, ""))
+        for row in visible_to(viewer, every_row(source))
+        if _matches(row, query, reasons.get(row.host, "")) and _is_in(row, query.state)
+    ]
+    return in_order([row for row in rows if not query.cause or row.cause == query.cause], query.sort)
+
+
 def is_disabled(row: HostRow) -> bool:
     """Returns True if the host is configured and not enabled."""
     return not row.enabled and row.state not in NOT_OURS

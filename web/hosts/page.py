@@ -13,13 +13,14 @@ from flask import Blueprint, abort, current_app, flash, redirect, render_templat
 from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.protocol import LONGEST_REASON
+from btrkeep.serving.protocol import LONGEST_REASON, MOST_TARGETS
 from btrkeep.units import counted, format_duration, format_time, parse_backup_name
 from web.api import either_way
 from web.copies import copies_behind
 from web.filters import absolute
+from web.hosts.action_preview import plan_action
 from web.hosts.charts import HostChart, duration_chart, new_chart, shape, size_chart, strip_paths, width
-from web.hosts.data import ALL_STATES, FLAGS, ORDERS, PROBLEMS, HostRow, Query, bad_backups, host_list
+from web.hosts.data import ALL_STATES, FLAGS, ORDERS, PROBLEMS, HostRow, Query, bad_backups, host_list, matching_rows
 from web.hosts.host import HostPage, backup_of, host_page, near_names
 from web.jobs.data import RequestedJob, requested_job
 from web.request_values import choice
@@ -36,10 +37,78 @@ _MOST_JOBS = 1000
 _TABS = ("backups", "trends", "runs", "settings")
 
 
+@dataclass(frozen=True, slots=True)
+class Action:
+    """An action of operators."""
+
+    verb: str
+    """The verb of the root service."""
+    title: str
+    """The title of its page."""
+    button: str
+    """The text of the button."""
+    done: str
+    """The message afterwards, with {host} and {backup}."""
+    may: str = ""
+    """The field of a backup's row that permits it; "": the action is not about a backup."""
+    refused: str = ""
+    """Why the action is not permitted."""
+    asks_why: bool = False
+    """True if the form has a reason."""
+    asks_until: bool = False
+    """True if the form has an end."""
+    several: str = ""
+    """The title for several hosts; "": it is only for one."""
+
+
+ACTIONS = {
+    action.verb: action
+    for action in (
+        Action("run", "Run now", "Run now", "A run of {host} was requested.", several="Run now"),
+        Action(
+            "hold",
+            "Hold a backup",
+            "Hold it",
+            "{backup} of {host} is held.",
+            "may_hold",
+            "This backup is held already, or is being deleted.",
+            asks_why=True,
+            asks_until=True,
+            several="Hold the newest backup",
+        ),
+        Action(
+            "release",
+            "Release a backup",
+            "Release it",
+            "{backup} of {host} is no longer held.",
+            "may_release",
+            "This backup is not held.",
+        ),
+        Action(
+            "accept",
+            "Accept a suspect backup",
+            "Accept it",
+            "{backup} of {host} is complete from now on.",
+            "may_accept",
+            "This backup is neither suspect nor altered.",
+            asks_why=True,
+            several="Accept the suspect backup",
+        ),
+    )
+}
+BULK_ACTIONS = {verb: ACTIONS[verb] for verb in ("run", "hold", "accept")}
+"""Actions for several hosts at once."""
+
+
 @blueprint.get("/hosts")
 def index() -> str:
     """Shows the list, the worst hosts first, by `q`, `state`, `group`, `cause`, `sort` and `page`."""
-    query = Query(
+    hosts = host_list(source(), viewer(), _query())
+    return render_template("hosts/hosts.html", list=hosts, remarks=_remarks, bulk=BULK_ACTIONS)
+
+
+def _query() -> Query:
+    return Query(
         q=request.args.get("q", "").strip(),
         state=choice("state", (PROBLEMS, *ALL_STATES, *FLAGS)) or "",
         group=request.args.get("group", ""),
@@ -47,7 +116,40 @@ def index() -> str:
         sort=choice("sort", either_way(ORDERS).words) or "state",
         page=request.args.get("page", 1, int),
     )
-    return render_template("hosts/hosts.html", list=host_list(source(), viewer(), query), remarks=_remarks)
+
+
+@blueprint.get("/hosts/-/actions")  # no host is called "-"
+@operator_only
+def preview() -> str:
+    """Shows what an action would do with each of the selected hosts, or of all that match the filter."""
+    action = BULK_ACTIONS.get(request.args.get("action", "")) or abort(404, "there is no such action")
+    here, who, query = source(), viewer(), _query()
+    selected = {*request.args.getlist("host")} if "all" not in request.args else set()
+    rows = matching_rows(here, who, query if not selected else Query(sort=query.sort))
+    plans = plan_action(here, who, action.verb, [row for row in rows if not selected or row.host in selected])
+    return render_template("hosts/bulk.html", action=action, plans=plans, query=query, most=LONGEST_REASON, limit=MOST_TARGETS)
+
+
+@blueprint.post(f"/hosts/-/<any({', '.join(BULK_ACTIONS)}):verb>")
+@operator_only
+def act_on_all(verb: str) -> str:
+    """Requests the action for all chosen hosts at once, and shows the result of each."""
+    action, targets = BULK_ACTIONS[verb], request.form.getlist("target")
+    if not targets:
+        abort(400, "no host was chosen")
+    if len(targets) > MOST_TARGETS:
+        abort(400, f"choose at most {MOST_TARGETS} hosts at a time")
+    results = root_service().ask("bulk", action=verb, targets=targets, **_reason_and_end(action))
+    return render_template("hosts/bulk_done.html", action=action, results=results)
+
+
+def _reason_and_end(action: Action) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    if action.asks_why:
+        arguments["why"] = " ".join(request.form.get("why", "").split())
+    if action.asks_until and (until := _until()):
+        arguments["until"] = format_time(until)
+    return arguments
 
 
 def _remarks(row: HostRow) -> list[tuple[str, str]]:
@@ -107,61 +209,6 @@ def now(host: str) -> str:
     return render_template("hosts/running.html", host=host, transfers=transfers)
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """An action of operators."""
-
-    verb: str
-    """The verb of the root service."""
-    title: str
-    """The title of its page."""
-    button: str
-    """The text of the button."""
-    done: str
-    """The message afterwards, with {host} and {backup}."""
-    may: str = ""
-    """The field of a backup's row that permits it; "": the action is not about a backup."""
-    refused: str = ""
-    """Why the action is not permitted."""
-    asks_why: bool = False
-    """True if the form has a reason."""
-    asks_until: bool = False
-    """True if the form has an end."""
-
-
-ACTIONS = {
-    action.verb: action
-    for action in (
-        Action("run", "Run now", "Run now", "A run of {host} was requested."),
-        Action(
-            "hold",
-            "Hold a backup",
-            "Hold it",
-            "{backup} of {host} is held.",
-            "may_hold",
-            "This backup is held already, or is being deleted.",
-            asks_why=True,
-            asks_until=True,
-        ),
-        Action(
-            "release",
-            "Release a backup",
-            "Release it",
-            "{backup} of {host} is no longer held.",
-            "may_release",
-            "This backup is not held.",
-        ),
-        Action(
-            "accept",
-            "Accept a suspect backup",
-            "Accept it",
-            "{backup} of {host} is complete from now on.",
-            "may_accept",
-            "This backup is neither suspect nor altered.",
-            asks_why=True,
-        ),
-    )
-}
 _ACTION = f"any({', '.join(ACTIONS)})"
 
 
@@ -198,10 +245,7 @@ def act(host: str, verb: str) -> Response:
     arguments: dict[str, Any] = {"host": host}
     if action.may:
         arguments["backup"] = _name_of_form()
-    if action.asks_why:
-        arguments["why"] = " ".join(request.form.get("why", "").split())
-    if action.asks_until and (until := _until()):
-        arguments["until"] = format_time(until)
+    arguments |= _reason_and_end(action)
     answer = root_service().ask(verb, **arguments)
     flash(action.done.format(host=host, backup=arguments.get("backup", "")))
     return redirect(_after(host, answer), 303)

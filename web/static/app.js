@@ -13,7 +13,10 @@
   // A choice takes effect at once: <select data-submit>. Its button is for browsers without JavaScript.
   document.addEventListener("change", (event) => {
     if (event.target.matches("[data-submit]")) event.target.form.requestSubmit();
+    const all = event.target.dataset.all;
+    if (all) for (const box of document.getElementsByName(all)) box.checked = event.target.checked;
   });
+  for (const all of document.querySelectorAll("[data-all]")) all.parentElement.hidden = false;
 
   // A path is completed while it is typed: <input list="ID" data-complete="/address?...">.
   let timer;

@@ -140,6 +140,12 @@ _VERBS: Mapping[str, Verb] = {
     "release": Verb("protection", _NAMED, Right.OPERATE, _SHORT),
     "accept": Verb("protection", {**_NAMED, **_WHY}, Right.OPERATE, _SHORT),
     "run": Verb("tasks", _HOST, Right.OPERATE, _SHORT),
+    "bulk": Verb(
+        "bulk",
+        {"action": Argument(checks.choice("run", "hold", "accept")), "targets": Argument(checks.targets), **_WHY, **_UNTIL},
+        Right.OPERATE,
+        _HEAVY,
+    ),
     "restore": Verb("tasks", _RESTORE, Right.OPERATE, _SHORT),
     "preview": Verb("tasks", _RESTORE, Right.OPERATE, _HEAVY),
     "reach": Verb("tasks", _RESTORE, Right.OPERATE, _SHORT),

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from itertools import islice, takewhile
 from typing import Any
@@ -11,11 +12,11 @@ from backupd.serve.commands import RestorePermissions, folder_of, restore_reques
 from backupd.serve.jobs import CHECKS, PREVIEW, REACH, RUN, JobStore, ServeJob, job_object, no_job
 from backupd.serve.request_checks import ROOT
 from backupd.serve.service_context import Call
-from backupd.serve.start_job import begin, is_started, require_free
+from backupd.serve.start_job import begin, begin_runs, is_started, require_free
 from backupd.serve.verbs.files import reading
 from btrkeep.catalogue import PastRuns
 from btrkeep.decisions.due import A_DAY, RequestDelay, RequestedRun, next_request
-from btrkeep.errors import READ_ONLY_HINT, PoolUnusable
+from btrkeep.errors import READ_ONLY_HINT, OperatorError, PoolUnusable
 from btrkeep.pool.mounts import mount_options
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.viewer import AnswerSize
@@ -34,30 +35,56 @@ def run(call: Call) -> dict[str, Any]:
     """Starts a backup of a host, due or not."""
     host = call["host"]
     if host not in call.service.config().hosts:
-        raise RequestRefused(f"{host} is not configured", "only configured hosts can be backed up", "missing", is_public=True)
-    if "ro" in mount_options(call.service.pool().path):
-        raise PoolUnusable("the pool is read-only", READ_ONLY_HINT)
+        raise _not_configured(host)
+    _require_writable(call)
     if call.peer.uid != ROOT or call.viewer.session:
         require_free(call.service, host, call.who)  # the name of the running job is more useful than the time until the next run
-        _require_distance(call, host)
+        if refused := _too_early(call, (host,)).get(host):
+            raise refused
     job = begin(call.service, "run", host, call.who, {"host": host})
     return {"unit": job.unit, "job": job.id}
 
 
-def _require_distance(call: Call, host: str) -> None:
-    """Raises RequestRefused, of kind busy, if the last backup was a short time ago, or if there were too many within a day."""
+def run_all(call: Call, hosts: Sequence[str]) -> dict[str, ServeJob | OperatorError]:
+    """Starts or queues a backup of each host. Returns, by host, the job or why there is none."""
+    _require_writable(call)
+    configured = call.service.config().hosts
+    refused: dict[str, OperatorError] = {host: _not_configured(host) for host in hosts if host not in configured}
+    if call.peer.uid != ROOT or call.viewer.session:
+        refused |= _too_early(call, [host for host in hosts if host not in refused])
+    begun = begin_runs(call.service, [host for host in hosts if host not in refused], call.who)
+    return {host: refused[host] if host in refused else begun[host] for host in hosts}
+
+
+def _not_configured(host: str) -> RequestRefused:
+    return RequestRefused(f"{host} is not configured", "only configured hosts can be backed up", "missing", is_public=True)
+
+
+def _require_writable(call: Call) -> None:
+    if "ro" in mount_options(call.service.pool().path):
+        raise PoolUnusable("the pool is read-only", READ_ONLY_HINT)
+
+
+def _too_early(call: Call, hosts: Collection[str]) -> dict[str, RequestRefused]:
+    """Returns a refusal, of kind busy, for each host whose last backup was a short time ago, or that had too many within a day."""
     settings, now = call.service.config().serve, call.service.clock.now()
     since = now - max(A_DAY, timedelta(seconds=settings.run_distance))
     with call.service.opened() as context:
-        runs = context.catalogue.past_runs(PastRuns(hosts=(host,), since=since, night=False), _MOST_RUNS)
-    earlier = [RequestedRun(run.started, has_failed=run.outcome in _FAILED) for run in runs]
-    if delay := next_request(earlier, now, settings.run_distance, settings.runs_a_day):
-        raise RequestRefused(
+        runs = context.catalogue.past_runs(PastRuns(hosts=hosts, since=since, night=False), _MOST_RUNS * len(hosts))
+    earlier: dict[str, list[RequestedRun]] = {}
+    for run in runs:
+        earlier.setdefault(run.host, []).append(RequestedRun(run.started, has_failed=run.outcome in _FAILED))
+    delays = {host: next_request(host_runs, now, settings.run_distance, settings.runs_a_day) for host, host_runs in earlier.items()}
+    return {
+        host: RequestRefused(
             f"{host}: {_previous_words(delay, settings.runs_a_day)}; the next one may be requested from {local_time(delay.until)}",
             f"on the server, at any time: backupd run {host}",
             "busy",
             is_public=True,
         )
+        for host, delay in delays.items()
+        if delay
+    }
 
 
 def _previous_words(delay: RequestDelay, a_day: int) -> str:
