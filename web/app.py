@@ -17,9 +17,10 @@ from btrkeep import __version__
 from btrkeep.decisions.overall import Overall
 from btrkeep.errors import OperatorError
 from btrkeep.serving.viewer import Viewer
-from web import account, copies, doctor, endpoints, error_pages, filters, health, log, overview
+from web import account, copies, doctor, endpoints, error_pages, filters, health, log, overview, site_search
 from web.auth import sessions
 from web.auth.sessions import cookie_key
+from web.csv_tables import as_csv
 from web.dashboard_settings import Settings
 from web.files import page as files
 from web.hosts import page as hosts
@@ -27,6 +28,7 @@ from web.jobs import page as jobs
 from web.page_verdict import overall
 from web.pool import balance, expiry, heatmap
 from web.pool import page as pool
+from web.request_values import next_of_request
 from web.restore import page as restore
 from web.source import Caches, close_source, is_public, logged_in_viewer, source
 from web.waitress_server import require_read
@@ -70,6 +72,7 @@ PAGES = (
     DashboardPage(log.blueprint, "/log", "Log"),
     DashboardPage(doctor.blueprint, "/doctor", "Doctor", is_of_whole_pool=True),
     DashboardPage(account.blueprint),
+    DashboardPage(site_search.blueprint),
     DashboardPage(health.blueprint),
 )
 _BELOW = {page.name: page.below for page in PAGES if page.below}
@@ -132,6 +135,7 @@ def _every_request(app: Flask, settings: Settings) -> None:
             values.setdefault("v", _version_of(app, str(values.get("filename"))))
 
     app.after_request(add_headers)
+    app.after_request(lambda response: as_csv(response, settings.pool))  # before the headers
     app.teardown_request(close_source)
 
 
@@ -140,6 +144,7 @@ def _names() -> dict[str, Any]:
     pages = [page for page in PAGES if page.label and not (who and who.limited and page.is_of_whole_pool)]
     pool = current_app.extensions["btrkeep"].pool
     context = {"who": who, "navigation": pages if who else [], "version": __version__, "source": source, "config_pool": pool}
+    context |= {"saved_links": site_search.saved_links, "here_address": lambda: next_of_request() or "/"}
     return {**context, "current": page_of(request.path), "verdict": _verdict(who)}
 
 

@@ -5,9 +5,11 @@ addresses of paths.
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Any
 from zoneinfo import ZoneInfo
 
-from flask import Flask, current_app, has_app_context
+from flask import Flask, current_app, has_app_context, request
 from markupsafe import Markup
 
 from btrkeep.config import page
@@ -16,7 +18,8 @@ from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, format_time, local_time, printable
-from web.request_values import path_query
+from web.csv_tables import tables_of
+from web.request_values import is_csv, path_query
 from web.source import is_copy_old, logged_in_viewer, source
 
 _BROWSERS = (
@@ -112,15 +115,16 @@ def comes_twice(moment: datetime, zone: ZoneInfo) -> bool:
 def register(app: Flask) -> None:
     """Registers filters, tests and globals of all templates."""
     app.jinja_env.filters.update(
-        size=format_size,
-        given=format_given,
-        duration=format_duration,
-        share=format_share,
+        size=_for_programs(format_size),
+        given=_for_programs(format_given),
+        duration=_for_programs(format_duration),
+        share=_for_programs(format_share),
         counted=counted,
+        truncate=_uncut(app.jinja_env.filters["truncate"]),
         rfc3339=format_time,
         shown=printable,
         with_commands=with_commands,
-        number=number,
+        number=_for_programs(number),
         when=when,
         coming=coming,
         night_dates=lambda begin: night_dates(begin, source().config.zone, source().now),
@@ -129,8 +133,23 @@ def register(app: Flask) -> None:
     app.jinja_env.globals.update(
         path_query=path_query, zone_words=zone_words, document=page, trust_warnings=trust_warnings, copied=copied
     )
-    app.jinja_env.globals.update(backupd=backupd, pool_option=pool_option, present=lambda: _clock()[1])
+    app.jinja_env.globals.update(backupd=backupd, pool_option=pool_option, present=lambda: _clock()[1], csv_links=csv_links)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
+
+
+def _for_programs(write: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Returns the filter, which gives plain numbers while a table is downloaded: bytes, seconds, shares."""
+    return lambda value: write(value) if not is_csv() else "" if value is None else str(value)
+
+
+def _uncut(cut: Callable[..., str]) -> Callable[..., str]:
+    """Returns the filter `truncate`, which cuts nothing off while a table is downloaded."""
+
+    @wraps(cut)
+    def filtered(environment: object, text: str, *more: Any, **named: Any) -> str:
+        return text if is_csv() else cut(environment, text, *more, **named)
+
+    return filtered
 
 
 def number(value: float) -> str:
@@ -219,6 +238,15 @@ def _clock() -> tuple[ZoneInfo, datetime]:
         return source().config.zone, source().now
     except OperatorError:
         return ZoneInfo("UTC"), datetime.now(UTC)
+
+
+def csv_links(html: str) -> list[tuple[str, str]]:
+    """Returns the name of each table of the page, and the address that downloads it."""
+    if request.method != "GET":
+        return []
+    query = request.query_string.decode("latin-1")  # unparsed: paths in it may not be UTF-8
+    names = enumerate(tables_of(html), 1)
+    return [(name, f"?{query}&csv={place}" if query else f"?csv={place}") for place, name in names]
 
 
 def zone_words() -> str:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from urllib.parse import quote, quote_from_bytes, unquote_to_bytes, urlencode, urlsplit
 
-from flask import abort, request
+from flask import abort, has_request_context, request
 
 from btrkeep.serving.protocol import WHICH_BACKUP
 from btrkeep.units import parse_time
@@ -149,3 +149,19 @@ def next_of_request() -> str | None:
     query = request.query_string.decode("latin-1")  # unparsed: paths in it may not be UTF-8
     address = f"{quote(request.path)}?{query}" if query else quote(request.path)
     return address if address != "/" and is_within(address) else None
+
+
+ALL_ROWS = 10_000
+_TELEPHONE = 25
+
+
+def is_csv() -> bool:
+    """Returns True if a table of the page is downloaded (`web.csv_tables`)."""
+    return has_request_context() and "csv" in request.args
+
+
+def rows_per_page(usual: int) -> int:
+    """Returns the number of rows of a list's page: all for a download, few on a telephone, which names itself `Mobile`."""
+    if is_csv():
+        return ALL_ROWS
+    return min(usual, _TELEPHONE) if "Mobi" in request.user_agent.string else usual

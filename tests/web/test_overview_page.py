@@ -314,46 +314,6 @@ def test_what_runs_is_shown_with_how_far_it_is(tmp_path: Path) -> None:
     assert "25% of the files, 50 files, 3.00 GiB, 11.4 MiB/s, since 08:50" in words, "without earlier runs no time is known"
 
 
-@pytest.mark.parametrize(
-    ("sizes", "minutes", "shown"),
-    [
-        ((12, 11, 13), (40, 38, 41), ", about 30m left, since"),
-        ((12, 11), (40, 38), "B/s, since"),  # too few
-        ((12, 4, 40), (40, 38, 41), "B/s, since"),  # they differ too much
-        ((12, 11, 13), (200, 190, 210), "B/s, since"),  # at this rate it would end hours before the usual time
-        ((2, 3, 2), (40, 38, 41), "B/s, since"),  # it has more than usual already
-    ],
-)
-def test_the_time_left_comes_from_bytes_and_earlier_runs_and_is_not_guessed(
-    tmp_path: Path, sizes: tuple[int, ...], minutes: tuple[int, ...], shown: str
-) -> None:
-    started = [EVENING - number * DAY for number in range(len(sizes), 0, -1)]
-    earlier = [
-        run("web1", begin, finished=begin + timedelta(minutes=took), literal_bytes=size << 29, matched_bytes=size << 29)
-        for begin, took, size in zip(started, minutes, sizes, strict=True)
-    ]
-    catalogue = write(tmp_path / "state", [host("web1")], runs=earlier)
-    began = catalogue.start_run("web1", NOW - timedelta(minutes=10), ME, MY_START, night=True)
-    catalogue.put_progress(progress("web1", began))
-    catalogue.close()
-    assert shown in text_of('id="main"' + client(tmp_path / "state").get("/overview/running").text)
-
-
-def test_a_transfer_that_does_not_move_says_since_when_and_promises_no_end(tmp_path: Path) -> None:
-    """As of the run's last report: an old copy of the catalogue does not make a moving transfer stand."""
-    earlier = [run("web1", EVENING - number * DAY, literal_bytes=12 << 30) for number in range(3, 0, -1)]
-    catalogue = write(tmp_path / "state", [host("web1")], runs=earlier)
-    began = catalogue.start_run("web1", NOW - timedelta(minutes=10), ME, MY_START, night=True)
-    minute, page = timedelta(minutes=1), "/overview/running"
-    for advanced, shown in ((12 * minute, True), (minute, False)):
-        reported = NOW - 30 * minute
-        catalogue.put_progress(progress("web1", began, updated=reported, advanced=reported - advanced))
-        text = client(tmp_path / "state").get(page).text
-        assert ('<span class="is-late">no progress for 12m</span>' in text) is shown
-        assert ("B/s, since" in text) is not shown
-    catalogue.close()
-
-
 def test_a_row_whose_process_is_gone_does_not_run(tmp_path: Path) -> None:
     catalogue = write(tmp_path / "state", [host("web1")])
     began = catalogue.start_run("web1", NOW, ME, "1", night=True)

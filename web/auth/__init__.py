@@ -11,6 +11,8 @@ from datetime import datetime
 from btrkeep.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}", re.ASCII)
+LONGEST_LINK_NAME = 60
+"""Characters of the name of a saved link."""
 _PATTERN = re.compile(r"[A-Za-z0-9_*?\[\]!.-]{1,255}", re.ASCII)
 
 

@@ -25,8 +25,8 @@ from btrkeep.serving.protocol import Request, RequestRefused, answer_line
 from btrkeep.serving.server import ClientGone, Wire, peer_of
 from btrkeep.serving.viewer import Viewer, role_of, viewer_object
 from btrkeep.units import format_time, printable
-from web.auth import TOKEN_PREFIX, LoginSession, User, digest, new_word, passwords
-from web.auth.store import Store
+from web.auth import LONGEST_LINK_NAME, TOKEN_PREFIX, LoginSession, User, digest, new_word, passwords
+from web.auth.store import MOST_LINKS, Store
 
 WINDOW = 900.0
 """Seconds."""
@@ -63,6 +63,7 @@ audit = logging.getLogger("btrkeep.audit")
 _TOUCHED = timedelta(seconds=60)
 _TAKING = 10.0
 _LONGEST = 1024
+_LONGEST_ADDRESS = 299  # `_texts` cuts off the rest
 LOGINS_AT_ONCE = 6
 """The number of passwords that wait or are checked at the same time; all other requests have separate slots."""
 _BROKEN = RequestRefused("internal error in the login service", "check its journal: `journalctl -u 'btrkeep-login@*'`")
@@ -242,6 +243,28 @@ def _password(service: LoginService, request: Request) -> Any:
         return service.begun(replace(user, hash=text), address, browser) or {"outcome": "changed"}
 
 
+def _links(service: LoginService, request: Request) -> Any:
+    _, user = _own(service, request)
+    return [{"name": name, "address": address} for name, address in service.store.links(user)]
+
+
+def _save_link(service: LoginService, request: Request) -> None:
+    _, user = _own(service, request)
+    name, address = _texts(request.arguments, "name", "address")
+    if not name or len(name) > LONGEST_LINK_NAME or len(address) > _LONGEST_ADDRESS:
+        raise RequestRefused(
+            "that name or address is too long", f"use at most {LONGEST_LINK_NAME} characters", "usage", is_public=True
+        )
+    if not service.store.save_link(user, name, address):
+        raise RequestRefused(f"you have {MOST_LINKS} saved views already", "remove one first", "usage", is_public=True)
+
+
+def _remove_link(service: LoginService, request: Request) -> None:
+    _, user = _own(service, request)
+    (name,) = _texts(request.arguments, "name")
+    service.store.remove_link(user, name)
+
+
 def _own(service: LoginService, request: Request) -> tuple[bytes, str]:
     """Returns the key and the user of the caller's session; a token has no account. Raises RequestRefused."""
     viewer = service.viewer_of(request.session or "")
@@ -274,4 +297,7 @@ _VERBS: Mapping[str, Callable[[LoginService, Request], Any]] = {
     "sessions": _sessions,
     "elsewhere": _elsewhere,
     "password": _password,
+    "links": _links,
+    "save_link": _save_link,
+    "remove_link": _remove_link,
 }

@@ -44,6 +44,12 @@ CREATE TABLE known (
 );
 CREATE TABLE secret (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
+# In databases of any age: older versions ignore this table.
+_LINKS = """CREATE TABLE IF NOT EXISTS link (
+    user TEXT NOT NULL REFERENCES user (name) ON DELETE CASCADE, name TEXT NOT NULL, address TEXT NOT NULL,
+    PRIMARY KEY (user, name))"""
+MOST_LINKS = 30
+"""The limit for one user."""
 # The columns in the order of the fields, named so that a query may join the tables.
 _OF_USERS = "name, role, hosts, hash, user.created, user.changed"
 _OF_SESSIONS = "session.key, session.user, session.created, session.seen, address, browser"
@@ -85,7 +91,10 @@ class Store:
                 for statement in filter(str.strip, _SCHEMA.split(";")):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {VERSION}")
-            elif version != VERSION:
+                connection.execute(_LINKS)
+            elif version == VERSION:
+                connection.execute(_LINKS)
+            else:
                 raise OperatorError(
                     f"{self.path} was written by another version of btrkeep (format {version}, not {VERSION})",
                     "run the version that wrote it",
@@ -235,6 +244,24 @@ class Store:
     def drop_old_sessions(self, created: datetime, seen: datetime) -> None:
         """Deletes the sessions that started, or were last used, before these times."""
         self._change("DELETE FROM session WHERE created < ? OR seen < ?", (_number(created), _number(seen)))
+
+    # --- saved links
+
+    def links(self, user: str) -> list[tuple[str, str]]:
+        """Returns the names and addresses of a user's saved links, by name."""
+        with self.reading() as connection:
+            return connection.execute("SELECT name, address FROM link WHERE user = ? ORDER BY name", (user,)).fetchall()
+
+    def save_link(self, user: str, name: str, address: str) -> bool:
+        """Saves a link, in place of one of the same name; returns False if the user has too many, or no longer exists."""
+        with self.writing() as connection:
+            connection.execute("DELETE FROM link WHERE user = ? AND name = ?", (user, name))
+            still = "SELECT name, ?, ? FROM user WHERE name = ? AND (SELECT count(*) FROM link WHERE user = ?) < ?"
+            return connection.execute(f"INSERT INTO link {still}", (name, address, user, user, MOST_LINKS)).rowcount == 1
+
+    def remove_link(self, user: str, name: str) -> None:
+        """Removes a link, if it exists."""
+        self._change("DELETE FROM link WHERE user = ? AND name = ?", (user, name))
 
     # --- tokens
 

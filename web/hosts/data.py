@@ -328,7 +328,7 @@ def state_counts(rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
     return tuple((state, counts[state]) for state in ALL_STATES if state in _ALWAYS_SHOWN or counts[state])
 
 
-def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:
+def host_list(source: RequestContext, viewer: Viewer, query: Query, per_page: int = PER_PAGE) -> HostList:
     """Returns the requested page, of the hosts that the viewer may see."""
     mine = visible_to(viewer, every_row(source))
     reasons = causes(source, viewer)
@@ -337,9 +337,9 @@ def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:
     chosen = [row for row in in_state if not query.cause or reasons.get(row.host) == query.cause]
     by_cause = Counter(reasons[row.host] for row in in_state if row.host in reasons)
     ordered = in_order(chosen, query.sort)
-    pages = max(1, -(-len(ordered) // PER_PAGE))
+    pages = max(1, -(-len(ordered) // per_page))
     page = min(max(query.page, 1), pages)
-    shown = ordered[(page - 1) * PER_PAGE : page * PER_PAGE]
+    shown = ordered[(page - 1) * per_page : page * per_page]
     return HostList(
         query=replace(query, page=page),
         total=len(mine),

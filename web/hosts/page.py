@@ -20,10 +20,10 @@ from web.copies import copies_behind
 from web.filters import absolute
 from web.hosts.action_preview import plan_action
 from web.hosts.charts import HostChart, duration_chart, new_chart, shape, size_chart, strip_paths, width
-from web.hosts.data import ALL_STATES, FLAGS, ORDERS, PROBLEMS, HostRow, Query, bad_backups, host_list, matching_rows
+from web.hosts.data import ALL_STATES, FLAGS, ORDERS, PER_PAGE, PROBLEMS, HostRow, Query, bad_backups, host_list, matching_rows
 from web.hosts.host import HostPage, backup_of, host_page, near_names
 from web.jobs.data import RequestedJob, requested_job
-from web.request_values import choice
+from web.request_values import choice, rows_per_page
 from web.running import running
 from web.service_client import root_service
 from web.source import operator_only, require_visible_host, source, viewer
@@ -103,7 +103,7 @@ BULK_ACTIONS = {verb: ACTIONS[verb] for verb in ("run", "hold", "accept")}
 @blueprint.get("/hosts")
 def index() -> str:
     """Shows the list, the worst hosts first, by `q`, `state`, `group`, `cause`, `sort` and `page`."""
-    hosts = host_list(source(), viewer(), _query())
+    hosts = host_list(source(), viewer(), _query(), rows_per_page(PER_PAGE))
     return render_template("hosts/hosts.html", list=hosts, remarks=_remarks, bulk=BULK_ACTIONS)
 
 

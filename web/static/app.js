@@ -49,6 +49,13 @@
     }
   }, 30000);
 
+  // The key / goes to the search.
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.target.closest("input, select, textarea")) return;
+    event.preventDefault();
+    document.getElementById("find")?.focus();
+  });
+
   // The menu closes with Escape and with a click elsewhere.
   const menu = document.querySelector(".me");
   if (menu) {
