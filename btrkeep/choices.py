@@ -58,6 +58,11 @@ SERVICE_VERBS = {
     "extents": 300,
     "retention": 300,
     "hello": 1200,
+    "propose": 30,
+    "proposals": 300,
+    "proposal": 300,
+    "reject": 60,
+    "apply": 30,
 }
 """The verbs of the root service, with the number of requests of one user a minute, unless [serve] `rates` has another one;
 backupd.serve.verbs has their arguments.

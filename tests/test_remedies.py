@@ -33,6 +33,7 @@ READS = {  # btrkeep commands that change only samples and caches
         "list",
         "log",
         "progress",
+        "proposals",
         "status",
         "trend",
         "usage",
@@ -140,6 +141,7 @@ REASONS = {
 TYPED_BY = {  # tests of other modules that type a command where it is printed, or in that state
     "backupd delete --now-without-grace {}": "tests/btrfs/test_delete_future.py::test_its_day_names_it_and_its_name_deletes_it",
     "backupd delete {}": "tests/btrfs/test_delete_future.py::test_its_day_names_it_and_its_name_deletes_it",
+    "backupd apply {}": "tests/btrfs/test_proposals.py::test_root_applies_what_was_shown_and_nothing_else",
     "backupd accept {}": "tests/btrfs/test_altered.py::test_a_change_by_hand_is_no_damage",
     "backupd delete {}@{}": "tests/btrfs/test_replicate_unreadable.py::"
     "test_a_backup_of_which_nothing_can_be_read_is_named_after_a_rebuild_too_and_can_be_given_up",

@@ -10,7 +10,7 @@ from typing import Any
 
 from btrkeep.config.config_key import HOST, RETENTION, WITHIN, ConfigKey
 from btrkeep.config.keys import LEGAL
-from btrkeep.config.problems import InvalidValue, RefusedItems, nearest
+from btrkeep.config.problems import InvalidValue, RefusedItems, nearest, show
 from btrkeep.config.sources import require_host_name
 from btrkeep.errors import UsageError
 
@@ -22,15 +22,22 @@ KEYS: Mapping[str, ConfigKey] = LEGAL[HOST] | {
 
 @dataclass(frozen=True, slots=True)
 class AddedValues:
-    """Items to add to a list of the host's own."""
+    """Items to add to a list of the host's own, and to remove from it."""
 
     items: tuple[Any, ...]
     """The added items."""
+    removed: tuple[Any, ...] = ()
+    """The removed items."""
 
     def to(self, before: Any) -> list[Any]:
-        """Returns the list with the items that are missing in it."""
+        """Returns the list with the added items that are missing in it. Raises UsageError if an item to remove is not in it."""
         own = list(before) if isinstance(before, list) else []
-        return own + [item for item in dict.fromkeys(self.items) if item not in own]
+        if inherited := [item for item in self.removed if item not in own]:
+            raise UsageError(
+                f"{show(inherited[0])} is not in the host's own list", "its group or [backup] may have it: change it there"
+            )
+        added = [item for item in dict.fromkeys(self.items) if item not in own]
+        return [item for item in own if item not in self.removed] + added
 
 
 def parse_assignments(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, Any]:

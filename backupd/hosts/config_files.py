@@ -98,14 +98,17 @@ class Files:
         read = documents(self.main, Problems())
         return {name: document.file for document in read for name in document.tables.get("host", {})}
 
-    def change(self, changes: Mapping[Path, str | None], hosts: Iterable[str] = ()) -> Config:
+    def change(self, changes: Mapping[Path, str | None], hosts: Iterable[str] = (), *, keep_old: bool = False) -> Config:
         """Applies the changes: a text replaces a file, None removes it. Returns the resulting configuration.
 
-        Raises ConfigError as `judge` does; nothing is changed then. OperatorError if a file cannot be written.
+        `keep_old`: the previous file stays beside it, as `old_file` names it. Raises ConfigError as `judge` does, then nothing is
+        changed; OperatorError if a file cannot be written.
         """
         config = self.judge(changes, hosts)
         for path, text in changes.items():
             try:
+                if keep_old and path.exists():
+                    _keep_old(path.resolve())
                 _put(path, text)
             except OSError as error:
                 raise OperatorError(f"{path} cannot be changed: {error.strerror}", privilege_hint("CAP_DAC_OVERRIDE")) from None
@@ -143,21 +146,28 @@ def add_hosts(files: Files, hosts: Mapping[str, Mapping[str, Any]]) -> dict[str,
     """Creates a file for each host; returns the path of each. Adds all hosts or none. Raises UsageError for an existing host,
     ConfigError.
     """
+    with files.alone():
+        texts = new_files(files, hosts)
+        files.change(texts, hosts)
+    return dict(zip(hosts, texts, strict=True))
+
+
+def new_files(files: Files, hosts: Mapping[str, Mapping[str, Any]]) -> dict[Path, str]:
+    """Returns the file of each new host with its text, in their order. Raises UsageError for an existing host or file."""
     from backupd.hosts.edit import new_host
 
     for name in hosts:
         require_host_name(name)
-    with files.alone():
-        places, paths = files.hosts(), dict[str, Path]()
-        for name in hosts:
-            if path := places.get(name):
-                raise UsageError(f"the host {name} is in {path} already", f"`backupd host set {name} KEY=VALUE` changes it")
-            paths[name] = files.own_file(name)
-            if paths[name].exists():  # it is empty, or contains something else
-                hint = "move it away, or add the host to it with an editor"
-                raise UsageError(f"{paths[name]} exists already, without the host {name}", hint)
-        files.change({paths[name]: new_host(name, keys) for name, keys in hosts.items()}, hosts)
-    return paths
+    places, texts = files.hosts(), dict[Path, str]()
+    for name, keys in hosts.items():
+        if path := places.get(name):
+            raise UsageError(f"the host {name} is in {path} already", f"`backupd host set {name} KEY=VALUE` changes it")
+        own = files.own_file(name)
+        if own.exists():  # it is empty, or contains something else
+            hint = "move it away, or add the host to it with an editor"
+            raise UsageError(f"{own} exists already, without the host {name}", hint)
+        texts[own] = new_host(name, keys)
+    return texts
 
 
 def remove_hosts(files: Files, names: Iterable[str]) -> dict[str, Path]:
@@ -308,6 +318,17 @@ def _put(path: Path, text: str | None) -> None:
         os.fsync(folder)
 
 
+def old_file(path: Path) -> Path:
+    """Returns the name of the previous file, which is not read as a drop-in."""
+    return path.with_name(f".{path.name}.old")
+
+
+def _keep_old(place: Path) -> None:
+    """Gives the present file a second name, which needs no space. Raises OSError."""
+    old_file(place).unlink(missing_ok=True)
+    os.link(place, old_file(place))
+
+
 def _write(place: Path, text: str) -> None:
     """Writes a file completely or not at all. The name of the temporary file is not read as a drop-in."""
     unfinished = place.with_name(f".{place.name}.new")
@@ -315,8 +336,9 @@ def _write(place: Path, text: str) -> None:
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)  # a configuration may hold passwords
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         if place.exists():
-            status = place.stat()
-            os.fchown(fd, status.st_uid, status.st_gid)
+            status, new = place.stat(), os.fstat(fd)
+            if (status.st_uid, status.st_gid) != (new.st_uid, new.st_gid):  # the root service may not call it
+                os.fchown(fd, status.st_uid, status.st_gid)
             os.fchmod(fd, status.st_mode & 0o7777)
         file.write(text)
         file.flush()

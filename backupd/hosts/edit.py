@@ -205,3 +205,9 @@ def _comments_at_the_end(lines: list[str]) -> list[str]:
     tail = lines[start:]
     blank = next((number for number, line in enumerate(tail) if not line.strip()), None)
     return [] if blank is None else tail[blank + 1 :]
+
+
+def toml_text(value: Any) -> str:
+    """Returns a value as TOML spells it."""
+    text: str = tomlkit.item(value).as_string()
+    return text

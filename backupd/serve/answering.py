@@ -13,7 +13,7 @@ from backupd.serve.verbs import VERBS, Verb
 from btrkeep.choices import SERVICE_VERBS
 from btrkeep.errors import OperatorError
 from btrkeep.fs.file_data import SourceUnreadable
-from btrkeep.serving.protocol import Request, RequestRefused, answer_line, login_socket_of
+from btrkeep.serving.protocol import Request, RequestRefused, answer_line
 from btrkeep.serving.server import ClientGone, Peer, Wire, peer_of
 from btrkeep.serving.viewer import NoSlot, Viewer
 from btrkeep.units import format_size, printable
@@ -96,11 +96,11 @@ def _call(service: ServiceContext, wire: Wire, peer: Peer, request: Request) -> 
     def require_still() -> None:
         _require(service, verb, request.verb, _viewer_of(service, request, peer), arguments)
 
-    return verb, Call(service, wire, peer, viewer, arguments, require_still)
+    return verb, Call(service, wire, peer, viewer, arguments, require_still, word=request.session)
 
 
 def _viewer_of(service: ServiceContext, request: Request, peer: Peer) -> Viewer:
-    return viewer_of(request, peer, service.login or login_socket_of(service.pool_name))
+    return viewer_of(request, peer, service.login_socket)
 
 
 def _require(service: ServiceContext, verb: Verb, name: str, viewer: Viewer, arguments: Mapping[str, Any]) -> None:

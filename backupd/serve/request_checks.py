@@ -29,6 +29,8 @@ _MOST_PATHS = 1000
 LONGEST_NAME = 300
 """Maximum characters of a text that is searched in names, which have at most 255 bytes."""
 _LONGEST_TIME = 40
+_LONGEST_PASSWORD = 1025  # a longer one is wrong
+_LONGEST_KEY, _MOST_KEYS, _MOST_ITEMS = 40, 20, 500
 HOST, FOLDER = "host", "folder"
 REQUIRED: Final = object()
 
@@ -90,7 +92,37 @@ def matching(shape: re.Pattern[str], description: str) -> Check:
     return check
 
 
+def secret(value: Any) -> str:
+    """A password: any text of limited length."""
+    if not isinstance(value, str) or len(value) > _LONGEST_PASSWORD:
+        raise ValueError("it must be a string")
+    return value
+
+
+def config_keys(value: Any) -> dict[str, Any]:
+    """The keys of a host's configuration with values of the types of TOML, within limits; which keys a user may propose is decided
+    later.
+    """
+    if not isinstance(value, dict) or len(value) > _MOST_KEYS:
+        raise ValueError("it must be an object with a few keys")
+    return {text(_LONGEST_KEY)(key): _config_value(key, item) for key, item in value.items()}
+
+
+def _config_value(key: str, value: Any) -> Any:
+    if isinstance(value, list) and len(value) <= _MOST_ITEMS:
+        return [_config_text(item) for item in value]
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53):
+        return value
+    try:
+        return _config_text(value)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+
+
+_config_text = text(4096)
 host = matching(_HOST, "the name of a host")
+proposal = matching(re.compile(r"[0-9a-f]{6}", re.ASCII), "the id of a proposed change")
+digest = matching(re.compile(r"[0-9a-f]{32}", re.ASCII), "the digest of a difference")
 which = matching(WHICH_BACKUP, "a backup: its name, the beginning of names, or latest")
 name = matching(re.compile(f"latest|{BACKUP_NAME.pattern}"), "the name of a backup, or latest")
 whole_name = matching(BACKUP_NAME, "the name of a backup")
@@ -203,10 +235,10 @@ ROOT = 0
 
 class Right(Enum):
     """The right that a verb needs. HOST: to see the host; OPERATE: to change something of it; POOL: to see all hosts; LISTED: none,
-    but the answer has only the hosts that the user sees.
+    but the answer has only the hosts that the user sees; PROPOSE: to operate all hosts; APPLY: the same, as an admin.
     """
 
-    HOST, OPERATE, POOL, LISTED = range(4)
+    HOST, OPERATE, POOL, LISTED, PROPOSE, APPLY = range(6)
 
 
 def viewer_of(request: Request, peer: Peer, login: Path) -> Viewer:
@@ -238,6 +270,21 @@ def _logged_in(word: str, login: Path) -> Viewer:
     raise RequestRefused("no user is logged in with that session", "log in again", "refused", is_public=True)
 
 
+def confirmed(word: str | None, password: str, address: str, login: Path) -> dict[str, Any]:
+    """Asks the login service whether it is the password of the session's user, because a session may be stolen. Returns `outcome`:
+    right, wrong, or wait with `seconds`. Raises RequestRefused without a session, and for a token, which has no password.
+    """
+    if word is None:
+        raise RequestRefused("a session and its password are needed", "as root, use backupd on the server", "refused")
+    try:
+        answer = RootServiceClient(login, "", _PATIENCE, word).ask("confirm", password=password, address=address)
+    except Absent as error:
+        raise RequestRefused("the login service does not answer", "`systemctl status 'btrkeep-login@*'`", "unusable") from error
+    if not isinstance(answer, dict) or answer.get("outcome") not in ("right", "wrong", "wait"):
+        raise RequestRefused("the login service sent an invalid answer", "check that it has the same version")
+    return answer
+
+
 def require(right: Right, viewer: Viewer, arguments: Mapping[str, Any]) -> None:
     """Raises RequestRefused: of kind missing for a host that the viewer does not see, as if it did not exist; else of
     kind refused.
@@ -246,9 +293,11 @@ def require(right: Right, viewer: Viewer, arguments: Mapping[str, Any]) -> None:
         raise RequestRefused("there is no such host", "", "missing", is_public=True)
     if not all(viewer.may_see(host) for host, _ in arguments.get("targets", ())):
         raise RequestRefused("there is no such host", "", "missing", is_public=True)
-    if right is Right.POOL and viewer.limited:
+    if right in (Right.POOL, Right.PROPOSE, Right.APPLY) and viewer.limited:
         raise _refused("this is about the whole pool, but you may see only some of its hosts")
-    if right is Right.OPERATE and not viewer.operator:
+    if right is Right.APPLY and not viewer.admin:
+        raise _refused("only admins may do this")
+    if right in (Right.OPERATE, Right.PROPOSE) and not viewer.operator:
         raise _refused("only operators may do this")
     if right is Right.OPERATE and arguments.get("to", HOST) not in (HOST, FOLDER) and not viewer.admin:
         raise _refused("only admins may restore into another folder of a host")

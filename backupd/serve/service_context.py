@@ -27,7 +27,7 @@ from btrkeep.config.reading import main_and_name
 from btrkeep.errors import OperatorError
 from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool.marker import Pool, open_pool
-from btrkeep.serving.protocol import HEAD, LONGEST_FRAME, Request, RequestRefused, StreamHeader, stream_line
+from btrkeep.serving.protocol import HEAD, LONGEST_FRAME, Request, RequestRefused, StreamHeader, login_socket_of, stream_line
 from btrkeep.serving.server import Peer, Wire
 from btrkeep.serving.viewer import NoSlot, RequestSlots, UnreadBytes, Viewer
 from btrkeep.units import printable, show_times_in
@@ -210,6 +210,11 @@ class ServiceContext:
             self._loaded[1].require_rights()
             return self._loaded[1]
 
+    @property
+    def login_socket(self) -> Path:
+        """Returns where the login service listens."""
+        return self.login or login_socket_of(self.pool_name)
+
     def jobs(self) -> JobStore:
         """Returns the jobs, in the state folder. Raises OperatorError if that does not answer, and ConfigError."""
         state = self.config().pool.state
@@ -344,6 +349,8 @@ class Call:
     """Checks again whether the user may make this request. Raises OperatorError."""
     frames: Frames | None = None
     """Sends an answer in parts; None: the verb has a single answer."""
+    word: str | None = field(default=None, repr=False)
+    """The random word of the user's session or token; None: root named the user."""
 
     @property
     def who(self) -> str:
@@ -366,6 +373,6 @@ class Call:
 
 
 def in_words(request: Request, longest: int = 300) -> str:
-    """Returns a request for the log: one line, whatever it contains."""
-    arguments = json.dumps(request.arguments)  # ASCII only
+    """Returns a request for the log: one line, whatever it contains, without a password."""
+    arguments = json.dumps({name: value for name, value in request.arguments.items() if name != "password"})  # ASCII only
     return f"{printable(request.verb[:40])} {arguments if len(arguments) <= longest else arguments[:longest] + '...'}"

@@ -257,6 +257,9 @@ class WebSettings:
         "After this time users have to log in again, even if they were active.")
     red_night: float = entry((WEB,), kinds.SHARE, "10%", '"25%"',
         "The share of hosts without a complete backup from which a finished night is red; with fewer such hosts it is amber.")
+    apply: bool = entry((WEB,), kinds.FLAG, False, "true",
+        "true: an admin may apply a proposed change in the dashboard, with the password typed again. Otherwise only root may, with "
+        "``backupd apply``. The root service also needs a drop-in: see :doc:`dashboard`.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from btrkeep.serving.server import Peer
 from btrkeep.serving.viewer import ROLES, Viewer, read_viewer, viewer_object
 
 TOP = Path(__file__).parents[2]
-CHANGES = {"hold", "release", "accept", "run", "restore", "preview", "reach"}
+CHANGES = {"hold", "release", "accept", "run", "restore", "preview", "reach", "propose"}
+DECIDING = {"reject", "apply"}
 
 
 def allowed(verb: str, viewer: Viewer, **arguments: object) -> bool:
@@ -55,10 +56,10 @@ def test_no_verb_and_no_role_reaches_a_host_that_is_not_ones_own(verb: str, role
 
 def test_requests_about_the_whole_pool_need_the_right_to_all_hosts() -> None:
     whole = {verb for verb, entry in VERBS.items() if entry.right is Right.POOL}
-    assert whole == {"doctor", "plan", "extents"}
+    assert whole == {"doctor", "plan", "extents", "proposals", "proposal"}
     for verb in whole:
         assert [allowed(verb, Viewer("v", "viewer", hosts)) for hosts in (None, ("*",))] == [True, False]
-    unhosted = {verb for verb, entry in VERBS.items() if not {"host", "targets"} & entry.arguments.keys()} - whole
+    unhosted = {verb for verb, entry in VERBS.items() if not {"host", "targets"} & entry.arguments.keys()} - whole - DECIDING
     assert unhosted == {"job", "jobs", "stop", "hello"} == {verb for verb, entry in VERBS.items() if entry.right is Right.LISTED}
 
 
@@ -66,6 +67,15 @@ def test_a_request_for_many_hosts_needs_the_right_to_each_of_them() -> None:
     for targets, may in (((("web1", ""), ("web2", "")), True), ((("web1", ""), ("db1", "")), False), ((("db1", ""),), False)):
         assert allowed("bulk", Viewer("v", "operator", ("web*",)), targets=targets) == may
         assert not allowed("bulk", Viewer("v", "viewer"), targets=targets)
+
+
+def test_operators_of_all_hosts_propose_changes_and_only_admins_of_all_hosts_apply_them() -> None:
+    deciding = {verb: entry.right for verb, entry in VERBS.items() if entry.right in (Right.PROPOSE, Right.APPLY)}
+    assert deciding == {"propose": Right.PROPOSE, "reject": Right.PROPOSE, "apply": Right.APPLY}
+    for verb, right in deciding.items():
+        may = [allowed(verb, Viewer("v", role)) for role in ROLES]
+        assert may == ([False, True, True] if right is Right.PROPOSE else [False, False, True])
+        assert not any(allowed(verb, Viewer("v", role, ("*",))) for role in ROLES)
 
 
 def test_an_unknown_role_is_only_that_of_a_viewer() -> None:

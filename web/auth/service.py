@@ -265,6 +265,24 @@ def _remove_link(service: LoginService, request: Request) -> None:
     service.store.remove_link(user, name)
 
 
+def _confirm(service: LoginService, request: Request) -> Any:
+    """Checks the password of the caller's session again, before a step that a stolen session must not take. Once users have a
+    second factor, it is checked here too.
+    """
+    _, name = _own(service, request)
+    password, address = _texts(request.arguments, "password", "address")
+    with service.place():
+        now = datetime.now(UTC)
+        if wait := admit_attempt(service.store, name, address, now):
+            audit.warning("confirmation refused: too many attempts from %s", address)
+            return {"outcome": "wait", "seconds": wait}
+        if not service.user_of(name, password, address):
+            return {"outcome": "wrong"}
+        record_success(service.store, name, address, now)
+        audit.info("password confirmed: %s from %s", name, address)
+        return {"outcome": "right"}
+
+
 def _own(service: LoginService, request: Request) -> tuple[bytes, str]:
     """Returns the key and the user of the caller's session; a token has no account. Raises RequestRefused."""
     viewer = service.viewer_of(request.session or "")
@@ -300,4 +318,5 @@ _VERBS: Mapping[str, Callable[[LoginService, Request], Any]] = {
     "links": _links,
     "save_link": _save_link,
     "remove_link": _remove_link,
+    "confirm": _confirm,
 }

@@ -17,6 +17,7 @@ from backupd.cli.names import expand_hosts
 from backupd.expire.trust import clock_synchronised
 from backupd.health.cli import status_view as view
 from backupd.health.status_report import StatusReport, is_alive, read_report
+from backupd.proposals.proposal_store import ProposalStore
 from backupd.repo.pool_files import is_pattern
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.migrate import FILE
@@ -268,6 +269,11 @@ class _Status:
         return backupd_command(self.context.config.name, self.context.config.file)
 
     @property
+    def proposals(self) -> int:
+        """Returns the number of proposed changes that wait; 0 if the folder cannot be read."""
+        return ProposalStore(self.context.config.pool.state).count()
+
+    @property
     def failed_jobs(self) -> list[StoredAlarm]:
         """Returns the alarms about units that failed."""
         return [alarm for alarm in self.alarms if _is_of_job(alarm)]
@@ -298,6 +304,7 @@ class _Status:
             "dedupe": view.dedupe_as_json(report.dedupe) if report.dedupe else None,
             "repeated": [repeated_object(failure) for failure in report.repeated],
             "failed": [view.failed_job_as_json(alarm) for alarm in self.failed_jobs],
+            "proposals": self.proposals,
             "verdict": overall_as_json(self.overall) if self.overall else None,
             "pool": health.as_json(report.verdict),
             "lost": self.context.lost,
@@ -339,6 +346,7 @@ class _Status:
             for failure in report.repeated:
                 click.echo(click.style("repeated: ", fg="yellow") + repeated_words(failure))
             view.show_failed_jobs(self.failed_jobs)
+            view.show_proposals(self.proposals)
             if report.dedupe:
                 click.echo(f"last dedupe: {local_time(report.dedupe.started)}, {dedupe_words(report.dedupe)}")
             if report.in_doubt:

@@ -75,6 +75,12 @@ def _group_remark(group: Sequence[HostStatus]) -> str:
     return f"{_remark(group[0])}{others}"
 
 
+def show_proposals(waiting: int) -> None:
+    """Prints how many proposed changes wait; nothing if none does."""
+    if waiting:
+        print_wrapped(f"{counted(waiting, 'proposed change')} {'waits' if waiting == 1 else 'wait'}: `backupd proposals`")
+
+
 def show_unconfigured(hosts: Mapping[str, int]) -> None:
     """Prints the hosts that have backups but are no longer backed up, in one line; nothing if there are none."""
     if hosts:

@@ -61,6 +61,7 @@ _NAMED = {**_HOST, "backup": Argument(checks.name)}
 _PATH = {"path": Argument(checks.path)}
 _UNTIL = {"until": Argument(checks.moment, None)}
 _SECONDS = {"seconds": Argument(checks.number(0, 60), 20)}
+_PROPOSAL = {"id": Argument(checks.proposal)}
 _WHY = {"why": Argument(checks.text(LONGEST_REASON), "")}
 _RESTORE = {
     **_BACKUP,
@@ -171,5 +172,25 @@ _VERBS: Mapping[str, Verb] = {
     ),
     "retention": Verb("queries", _HOST, Right.HOST, _SHORT),
     "hello": Verb("queries", {}, Right.LISTED, _SHORT),
+    "propose": Verb(
+        "proposals",
+        {**_HOST, "new": Argument(checks.flag, False), "keys": Argument(checks.config_keys), **_WHY},
+        Right.PROPOSE,
+        _HEAVY,
+    ),
+    "proposals": Verb("proposals", {}, Right.POOL, _SHORT),
+    "proposal": Verb("proposals", _PROPOSAL, Right.POOL, _SHORT),
+    "reject": Verb("proposals", _PROPOSAL, Right.PROPOSE, _SHORT),
+    "apply": Verb(
+        "proposals",
+        {
+            **_PROPOSAL,
+            "digest": Argument(checks.digest),
+            "password": Argument(checks.secret),
+            "address": Argument(checks.text(100)),
+        },
+        Right.APPLY,
+        _HEAVY,
+    ),
 }
 VERBS = {name: _VERBS[name] for name in SERVICE_VERBS}

@@ -1,0 +1,1 @@
+"""The commands of this feature, and what they print."""
