@@ -4,11 +4,12 @@ This server knows about another pool only what that pool recorded here at the en
 that both have. A viewer who is limited to hosts sees only these hosts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
-from flask import Blueprint, render_template
+from flask import Blueprint, render_template, request
 
 from btrkeep.decisions.copy_status import (
     COPIES,
@@ -17,12 +18,14 @@ from btrkeep.decisions.copy_status import (
     REPLICA,
     CopyState,
     HostBehind,
+    PastSession,
     age_words,
     command_of,
     copies_of,
     copy_status,
     done_words,
     offsite_newest,
+    read_history,
     read_running,
     read_session,
     read_stored,
@@ -31,7 +34,9 @@ from btrkeep.decisions.copy_status import (
 from btrkeep.decisions.due import latest
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import counted, parse_backup_name
+from web.alarms import open_alarms
 from web.api import STATE, ApiRequest, Endpoint
+from web.request_values import choice, rows_per_page
 from web.running import is_alive
 from web.source import RequestContext, source, viewer
 
@@ -304,17 +309,98 @@ def _words(replica: ReplicaView) -> str:
     return f"{replica.name}: {counted(replica.hosts, 'host')}, {when}{state}"
 
 
+@dataclass(frozen=True, slots=True)
+class CopyRow:
+    """A line of the list: a host and one of its copies, or a host without any."""
+
+    host: str
+    """The host's name."""
+    replica: str
+    """The copy's name; "": the host has none."""
+    from_there: bool
+    """Whether this server fetches the host from there."""
+    backup: str
+    """The newest backup that both pools have; "": none."""
+    age: float | None
+    """Seconds since that backup began; None: unknown."""
+    states: tuple[str, ...]
+    """Those of STATES that apply."""
+    remark: str
+    """Why it is behind; "": unknown, or it is not."""
+
+
+STATES = {"behind": "behind", "uncovered": "without a copy", "gone": "no longer listed"}
+"""The filters of the list, with their words."""
+ORDERS: Mapping[str, Callable[[CopyRow], Any]] = {
+    "worst": lambda row: ([state in row.states for state in STATES], row.age or 0.0),
+    "host": lambda row: row.host,
+    "age": lambda row: row.age or 0.0,
+}
+
+
+def copy_rows(source: RequestContext, viewer: Viewer) -> tuple[CopyRow, ...]:
+    """Returns a line for each copy of a host that the viewer may see, and for each host without one; cached between requests."""
+    return source.cached(("copy rows", viewer.hosts), lambda: tuple(_copy_rows(source, viewer)))
+
+
+def _copy_rows(source: RequestContext, viewer: Viewer) -> Iterator[CopyRow]:
+    page, behind = copies(source, viewer), copies_behind(source)
+    reasons = {(replica.name, host.host): _why_behind(replica, host) for replica in page.replicas for host in replica.behind}
+    kinds = {replica.name: replica.kind for replica in page.replicas}
+    for copy in page.copies:
+        reason = reasons.pop((copy.replica, copy.host), "")
+        is_behind = reason or any(copy.replica == name.replica for name in behind.get(copy.host, ()))
+        states = tuple(state for state, applies in (("behind", is_behind), ("gone", copy.gone)) if applies)
+        yield CopyRow(copy.host, copy.replica, copy.from_there, copy.backup, copy.age, states, reason)
+    for (replica, host), reason in reasons.items():  # never copied completely
+        yield CopyRow(host, replica, kinds[replica] == REPLICA, "", None, ("behind",), reason)
+    for host in page.uncovered:
+        yield CopyRow(host, "", False, "", None, ("uncovered",), "no copy is recorded")
+
+
+def _why_behind(replica: ReplicaView, host: HostBehind) -> str:
+    if not host.there or host.there == host.here:
+        return host.error
+    if replica.kind != REPLICA:
+        return f"{host.error} (newest backup in the repository {host.there})"
+    return f"{host.error} (newest backup on the other server {host.there}, on this server {host.here or 'none'})"
+
+
 blueprint = Blueprint("copies", __name__, url_prefix="/copies")
-_MOST = 200
+_PER_PAGE = 100
 
 
 @blueprint.get("")
 def index() -> str:
-    """Shows replicas, hosts without a copy, and the oldest copies."""
-    page = copies(source(), viewer())
-    behind = {host: [copy.replica for copy in members] for host, members in copies_behind(source()).items()}
-    oldest = sorted(page.copies, key=lambda copy: -(copy.age or 0.0))
-    return render_template("copies/copies.html", page=page, oldest=oldest[:_MOST], most=_MOST, behind=behind)
+    """Shows the copies, and a page of the list of hosts, by `q`, `state`, `copy`, `sort` and `page`: the worst first."""
+    here, who = source(), viewer()
+    rows, page = copy_rows(here, who), copies(here, who)
+    words, state, copy = request.args.get("q", "").strip()[:200], choice("state", STATES) or "", request.args.get("copy", "")
+    sort = choice("sort", (*ORDERS, *(f"-{order}" for order in ORDERS))) or "-worst"
+    found = [row for row in rows if all(word in row.host.casefold() for word in words.casefold().split())]
+    chosen = [row for row in found if (not state or state in row.states) and (not copy or row.replica == copy)]
+    chosen.sort(key=lambda row: (row.host, row.replica))
+    chosen.sort(key=ORDERS[sort.removeprefix("-")], reverse=sort.startswith("-"))
+    per_page = rows_per_page(_PER_PAGE)
+    pages = max(1, -(-len(chosen) // per_page))
+    at = min(max(request.args.get("page", 1, int), 1), pages)
+    return render_template(
+        "copies/copies.html",
+        page=page,
+        rows=chosen[(at - 1) * per_page : at * per_page],
+        total=len(rows),
+        matching=len(chosen),
+        at=at,
+        pages=pages,
+        asked={"q": words, "state": state, "copy": copy, "sort": sort},
+        counts=[(name, text, sum(name in row.states for row in found)) for name, text in STATES.items()],
+        history={} if who.limited else {replica.name: _history(here, replica) for replica in page.replicas},
+        alarms={alarm.subject: alarm for alarm in open_alarms(here, who)},
+    )
+
+
+def _history(here: RequestContext, replica: ReplicaView) -> list[PastSession]:
+    return read_history(here.catalogue, replica.name) if replica.fetches else []
 
 
 def _answer(asked: ApiRequest) -> CopiesPage:

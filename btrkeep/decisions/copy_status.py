@@ -30,6 +30,7 @@ OFFSITE_THERE = "offsite-there:"
 COPIED = "copied:"
 """Start of the name of the fact with all backups that a replica or a repository has, as of the last replication or listing."""
 _RUNNING = "replicating:"
+_HISTORY, _KEPT_SESSIONS = "copy-history:", 30
 _STORED = "offsite-size:"
 
 
@@ -54,6 +55,24 @@ class HostBehind:
     """The name of its newest backup that both pools have; None: there is none, or this is a repository."""
     error: str
     """Why not."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastSession:
+    """One session of a copy over all hosts, in its history."""
+
+    ended: datetime
+    """When it ended."""
+    error: str
+    """Why it failed; "" if it did not."""
+    behind: int
+    """Number of hosts that were not copied completely."""
+    fetched: int = 0
+    """Number of copied backups."""
+    bytes: int = 0
+    """Bytes that it transferred."""
+    seconds: float = 0.0
+    """How long it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +288,17 @@ def note_session(facts: FactWriter, name: str, session: ReplicaSession, kind: st
     moments = {"tried": session.tried, "at": session.at, "newest": session.newest}
     times = {key: format_time(moment) if moment else None for key, moment in moments.items()}
     facts.set_fact(f"{kind}:{name}", json.dumps({**asdict(session), **times}))
+    past = [asdict(row) | {"ended": format_time(row.ended)} for row in read_history(facts, name)]
+    made = {} if session.error else {"fetched": session.fetched, "bytes": session.bytes, "seconds": session.seconds}
+    row = {"ended": format_time(session.tried), "error": session.error[:300], "behind": len(session.behind), **made}
+    facts.set_fact(_HISTORY + name, json.dumps([row, *past][:_KEPT_SESSIONS]))
+
+
+def read_history(facts: FactReader, name: str) -> list[PastSession]:
+    """Reads the last sessions of a copy that this server makes, the newest first; an empty list if the fact is invalid."""
+    return parse_fact(
+        facts.get_fact(_HISTORY + name), lambda rows: [PastSession(**row | {"ended": parse_time(row["ended"])}) for row in rows], []
+    )
 
 
 def note_failure(facts: FactWriter, name: str, now: datetime, error: str, kind: str = REPLICA, *, away: bool = False) -> None:

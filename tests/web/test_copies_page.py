@@ -24,6 +24,7 @@ from btrkeep.decisions.copy_status import (
     note_running,
     note_session,
     note_stored,
+    read_history,
 )
 from btrkeep.process.proc import start_time
 from btrkeep.units import backup_name
@@ -245,8 +246,9 @@ def test_what_is_fetched_now_and_what_is_not_listed_any_more_are_shown(tmp_path:
     whole, part = client(tmp_path).get("/copies").text, client(tmp_path, "viewer", ("web1",)).get("/copies").text
     assert "office is being fetched: 3 of 12 backups, 35.2 MiB, 10.0 KiB/s, about 3h left, at db1" in whole
     assert "being fetched" not in part
-    assert "No longer listed: office" in whole
+    assert "office: the other pool had 1 host and no longer lists it" in whole
     assert "had 1 host and no longer lists it" in part
+    assert hosts_of(client(tmp_path).get("/copies?state=gone").text) == ["web1"]
     (web1,) = [copy for copy in client(tmp_path).get("/api/v1/copies").json["copies"] if copy["host"] == "web1"]  # type: ignore[index]
     assert web1["gone"] is True
     with Catalogue.open(tmp_path) as catalogue:
@@ -271,6 +273,72 @@ def test_a_pool_without_replicas_says_so(tmp_path: Path) -> None:
     visitor = client(tmp_path)
     assert "has no record of a copy of" in visitor.get("/copies").text
     assert "Copies</a>:" not in visitor.get("/").text
+
+
+def hosts_of(page: str) -> list[str]:
+    """Returns the hosts in the list, from top to bottom."""
+    return re.findall(r'<th scope="row"><a href="/hosts/([^"]+)"', page)
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """250 hosts in `office`, of which one is behind, and three hosts without a copy."""
+    names = [f"host{number:03}" for number in range(250)]
+    own = [HostConfig(f"own{number}", paths=("/etc",)) for number in range(3)]
+    with write(tmp_path, own, [backup(host.name, EVENING) for host in own]) as catalogue:
+        copies = KnownCopies(dict.fromkeys(names, "office"), {"office": dict.fromkeys(names, NEWEST), "third": {"host007": NEWEST}})
+        catalogue.set_fact(COPIES, copies_text(copies))
+        behind = (HostBehind("host123", "2026-03-02T220000Z", None, "its disk is full"),)
+        note_failure(catalogue, "office", NOW - DAY, "ssh: no route to backup1")
+        note_session(catalogue, "office", ReplicaSession(NOW, NOW, "", "p", 250, 5, 7340032, 7.0, behind=behind))
+        published = catalogue.get_fact(FACT)
+        assert published
+        catalogue.set_fact(FACT, published.replace('"replicas":{}', '"replicas":{"office":[172800.0,false]}'))
+    return tmp_path
+
+
+def test_the_list_has_pages_filters_and_a_search_and_begins_with_the_worst(many: Path) -> None:
+    visitor = client(many)
+    first = visitor.get("/copies").text
+    assert hosts_of(first)[:5] == ["host123", "own0", "own1", "own2", "host000"]
+    assert "254 rows, page 1 of 3." in first
+    assert "its disk is full (newest backup on the other server 2026-03-02T220000Z, on this server none)" in first
+    every = [host for page in (1, 2, 3) for host in hosts_of(visitor.get(f"/copies?sort=host&page={page}").text)]
+    assert len(every) == 254
+    assert every == sorted(every)
+    for query, hosts in (
+        ("state=behind", ["host123"]),
+        ("state=uncovered", ["own0", "own1", "own2"]),
+        ("copy=third", ["host007"]),
+        ("q=T24&sort=-host", [f"host{number}" for number in range(249, 239, -1)]),
+        ("state=gone", []),
+    ):
+        assert hosts_of(visitor.get(f"/copies?{query}").text) == hosts, query
+    assert "No host matches." in visitor.get("/copies?state=gone").text
+    assert len(hosts_of(visitor.get("/copies", headers={"User-Agent": "Mozilla/5.0 (Android 14; Mobile)"}).text)) == 25
+
+
+def test_a_limited_user_filters_and_counts_own_copies_alone(many: Path) -> None:
+    mine = client(many, "viewer", ("host00*",))
+    for query in ("", "state=behind", "state=uncovered", "copy=third", "q=own", "sort=-age", "csv=2"):
+        page = mine.get(f"/copies?{query}").text
+        assert not re.search(r"host1|host2|own\d|backup1|disk is full", page.replace("q=own", "")), query
+    assert "11 rows" in mine.get("/copies").text
+
+
+def test_each_copy_has_the_history_of_its_sessions_without_end_and_bounded(many: Path) -> None:
+    page = client(many).get("/copies").text
+    history = page[page.index("History of office") : page.index('id="hosts"')]
+    assert history.index("state-partial") < history.index("state-failed"), "the newest first"
+    assert "ssh: no route to backup1" in history
+    with Catalogue.open(many) as catalogue:
+        for number in range(40):
+            note_failure(catalogue, "office", NOW + number * HOUR, "x" * 5000)
+        assert len(read_history(catalogue, "office")) == 30
+        assert len(catalogue.get_fact("copy-history:office") or "") < 15_000
+        catalogue.set_fact("copy-history:office", "[5]")
+        assert read_history(catalogue, "office") == []
+    assert client(many).get("/copies").status_code == 200
 
 
 def test_2800_copies_take_as_long_as_a_page_may(tmp_path: Path) -> None:

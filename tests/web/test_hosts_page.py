@@ -85,7 +85,7 @@ def test_damaged_and_altered_backups_are_remarked_in_the_list_on_the_overview_an
 
 def names(page: str) -> list[str]:
     """Returns the hosts in the table, from top to bottom."""
-    return re.findall(r'<th scope="row"><a href="/hosts/([^"]+)"', page)
+    return re.findall(r'<th scope="row">(?:<input[^>]*> )?<a href="/hosts/([^"]+)"', page)
 
 
 def test_each_host_has_its_state(hosts: FlaskClient) -> None:
