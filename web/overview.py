@@ -23,7 +23,7 @@ from web.hosts import night_sum
 from web.hosts.night_sum import NightSum
 from web.mapping import from_row
 from web.page_verdict import ProblemLine, notified_by, overall, page_of_problem, problems
-from web.pool.data import Outlook, PoolHealth, outlooks, pool_health, trend
+from web.pool.data import Outlook, PoolHealth, both_forecasts, outlooks, pool_health, trend, trend_context
 from web.pool.page import painter
 from web.running import RunningNow, alive_runs, running
 from web.source import RequestContext, source, stale_after, viewer
@@ -377,8 +377,14 @@ def space_chart(here: RequestContext) -> Markup | None:
     filesystem = here.config.filesystem
     if filesystem is None:
         return None
-    month = here.cached_for_the_hour(("trend", filesystem, _DAYS), lambda: trend(here.catalogue, filesystem, here.now, _DAYS))
-    return small_chart(month, here.config.zone)
+    return here.cached_for_the_hour(("space-chart", filesystem), lambda: _space_chart(here, filesystem))
+
+
+def _space_chart(here: RequestContext, filesystem: str) -> Markup | None:
+    months = trend(here.catalogue, filesystem, here.now, _DAYS)
+    _, used = both_forecasts(here.catalogue, filesystem, here.now)
+    context = trend_context(here.catalogue, filesystem, months, here.config.used_limit, used)
+    return small_chart(months, here.config.zone, context)
 
 
 def _picture(here: RequestContext) -> Picture | None:

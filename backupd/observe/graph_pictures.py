@@ -1,7 +1,7 @@
 """The two charts as files: those of the pages, one below the other, with a title, on white."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from btrkeep.charts.day import day_panels
 from btrkeep.charts.day import words as day_words
 from btrkeep.charts.svg import ChartStyle, file_of
-from btrkeep.charts.trend import trend_panels
+from btrkeep.charts.trend import TrendContext, trend_panels
 from btrkeep.charts.trend import words as trend_words
 from btrkeep.decisions.day_phases import DayData
 from btrkeep.decisions.trend import Point
@@ -33,6 +33,8 @@ class TrendData:
     """The time zone of the labels."""
     points: Sequence[Point]
     """From `since` to `until`, oldest first."""
+    context: TrendContext = field(default_factory=TrendContext)
+    """The limit, the level of a year before, and the forecast."""
 
 
 def trend_picture(trend: TrendData) -> bytes:
@@ -42,7 +44,7 @@ def trend_picture(trend: TrendData) -> bytes:
         "unused": "Allocated, not used: balance can free this space",
         "score": "Score of the free space: lower means fewer small pieces",
     }
-    panels = trend_panels(trend, trend.zone, _STYLE, headings)
+    panels = trend_panels(trend, trend.zone, _STYLE, headings, trend.context)
     return file_of(f"{trend.name}: allocated and used", panels, trend_words("allocated", trend))
 
 

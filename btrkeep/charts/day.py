@@ -1,20 +1,25 @@
 """A day of the disks: bytes written or read, one bar for five minutes, with the jobs above."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from btrkeep.charts.frame import AxisScale, Frame, frame, hours, size_scale
-from btrkeep.charts.svg import FONT, MARGIN, ChartStyle, Panel, Sheet
+from markupsafe import Markup
+
+from btrkeep.charts.frame import AxisScale, Frame, frame, size_scale, times
+from btrkeep.charts.svg import IN_PAGE, MARGIN, ChartStyle, Panel, Readings, Sheet
 from btrkeep.decisions.day_phases import Phase, PhaseSum, Slot, kinds_of, unknown_spans
 from btrkeep.units import format_size
 
 NAMES = ("written", "read")
 JOBS = {"backup": "sky", "expire": "orange", "balance": "green", "scrub": "purple"}
-_LANE = 18
 _HEIGHT = 190
+_NARROWEST, _NARROWEST_LINK = 1.5, 6.0
+"""The width of a very short job in pixels; a link has to be hit."""
+Address = Callable[[Phase], str]
+"""Returns the address of the page of a job."""
 
 
 class DayOfDisks(Protocol):
@@ -32,9 +37,9 @@ class DayOfDisks(Protocol):
     def sums(self) -> Sequence[PhaseSum]: ...
 
 
-def day_chart(name: str, day: DayOfDisks, zone: ZoneInfo, style: ChartStyle) -> bytes:
-    """Draws the bytes written, with the jobs above; or the bytes read."""
-    return _draw(name, day, zone, style).document(words(name, day, zone))
+def day_chart(name: str, day: DayOfDisks, zone: ZoneInfo, address: Address | None = None) -> Markup:
+    """Draws the bytes written, with the jobs above, or the bytes read, as a part of a page. Jobs are links to `address`."""
+    return _draw(name, day, zone, IN_PAGE, address=address).markup(words(name, day, zone))
 
 
 def day_panels(day: DayOfDisks, zone: ZoneInfo, style: ChartStyle, headings: Mapping[str, str]) -> list[Panel]:
@@ -48,18 +53,31 @@ def _scale(name: str, day: DayOfDisks) -> AxisScale:
     return size_scale(max((getattr(slot, name) or 0 for slot in day.slots), default=0), "/s")
 
 
-def _draw(name: str, day: DayOfDisks, zone: ZoneInfo, style: ChartStyle, beside: float = 0) -> Sheet:
+def _draw(
+    name: str, day: DayOfDisks, zone: ZoneInfo, style: ChartStyle, beside: float = 0, address: Address | None = None
+) -> Sheet:
     kinds = kinds_of(day.phases) if name == NAMES[0] else []
-    above = len(kinds) * _LANE + (6 if kinds else 0)
+    above = len(kinds) * (style.font + 6) + (6 if kinds else 0)
     beside = max(beside, *(style.width_of(kind) for kind in ("", *kinds)))
     sheet = Sheet(style, _HEIGHT + above)
     inside = frame(sheet, day.start, day.end, _scale(name, day), above=above, beside=beside)
     _phases(sheet, inside, day)
     _unknown(sheet, inside, day)
     _stairs(sheet, inside, day, name)
-    _lanes(sheet, inside, day, kinds)
-    hours(sheet, inside, zone)
+    _lanes(sheet, inside, day, kinds, zone, address)
+    times(sheet, inside, zone)
+    sheet.readings = Readings(
+        (inside.left, inside.top, inside.right, inside.bottom), (name,), _rows(name, day, zone, inside), (day.start, day.end)
+    )
     return sheet
+
+
+def _rows(name: str, day: DayOfDisks, zone: ZoneInfo, inside: Frame) -> list[tuple[float, tuple[str, str]]]:
+    rates = [(inside.x(slot.start + (slot.end - slot.start) / 2), slot, getattr(slot, name)) for slot in day.slots]
+    return [
+        (x, (f"{slot.start.astimezone(zone):%Y-%m-%d %H:%M}", "no samples" if rate is None else f"{format_size(round(rate))}/s"))
+        for x, slot, rate in rates
+    ]
 
 
 def words(name: str, day: DayOfDisks, zone: ZoneInfo) -> str:
@@ -100,11 +118,19 @@ def _unknown(sheet: Sheet, inside: Frame, day: DayOfDisks) -> None:
             sheet.text((left + right) / 2, middle, "no samples", anchor="middle", colour="ink")
 
 
-def _lanes(sheet: Sheet, inside: Frame, day: DayOfDisks, kinds: Sequence[str]) -> None:
+def _lanes(sheet: Sheet, inside: Frame, day: DayOfDisks, kinds: Sequence[str], zone: ZoneInfo, address: Address | None) -> None:
+    font = sheet.style.font
     for lane, kind in enumerate(kinds):
-        y = 4 + lane * _LANE
-        sheet.text(inside.left - 6, y + FONT - 1, kind, anchor="end", colour="ink")
+        y, colour = 4 + lane * (font + 6), JOBS.get(kind, "faint")
+        sheet.text(inside.left - 6, y + font - 1, kind, anchor="end", colour="ink")
         for phase in day.phases:
-            if phase.kind == kind:
-                x = inside.x(phase.start)
-                sheet.rect(x, y, max(inside.x(phase.end) - x, 1.5), _LANE - 6, JOBS.get(kind, "faint"))
+            if phase.kind != kind:
+                continue
+            x = inside.x(phase.start)
+            wide = inside.x(phase.end) - x
+            if address:
+                begin, end = (f"{moment.astimezone(zone):%H:%M}" for moment in (phase.start, phase.end))
+                box = (x, y, max(wide, _NARROWEST_LINK), font)
+                sheet.link(box, colour, address(phase), f"{kind}, {begin} to {end}")
+            else:
+                sheet.rect(x, y, max(wide, _NARROWEST), font, colour)

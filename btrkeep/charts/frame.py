@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from btrkeep.charts.svg import ChartStyle, Sheet
-from btrkeep.decisions.trend import date_ticks, hour_ticks
+from btrkeep.decisions.trend import time_ticks
 from btrkeep.units import size_short
 
 _RIGHT, _TOP = 10, 14
@@ -159,18 +159,10 @@ def number_frame(
     return inside
 
 
-def dates(sheet: Sheet, inside: Frame, zone: ZoneInfo) -> None:
-    """Draws days, months or years below a frame."""
-    _moments(sheet, inside, date_ticks(inside.start.astimezone(zone), inside.end.astimezone(zone)))
-
-
-def hours(sheet: Sheet, inside: Frame, zone: ZoneInfo) -> None:
-    """Hours below a frame."""
-    _moments(sheet, inside, hour_ticks(inside.start, inside.end, zone))
-
-
-def _moments(sheet: Sheet, inside: Frame, named: Iterable[tuple[datetime, str]]) -> None:
-    labels(sheet, inside.bottom, ((inside.x(moment), words) for moment, words in named if inside.start <= moment <= inside.end))
+def times(sheet: Sheet, inside: Frame, zone: ZoneInfo) -> None:
+    """Draws minutes, hours, days, months or years below a frame."""
+    ticks = time_ticks(inside.start.astimezone(zone), inside.end.astimezone(zone))
+    labels(sheet, inside.bottom, ((inside.x(moment), words) for moment, words in ticks if inside.start <= moment <= inside.end))
 
 
 def labels(sheet: Sheet, bottom: float, named: Iterable[tuple[float, str]]) -> None:

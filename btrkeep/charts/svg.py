@@ -1,19 +1,17 @@
-"""Sheets of SVG: shapes and words, escaped, in the colours of a light page or a dark one, or as a part of the page itself.
+"""Sheets of SVG: shapes and words, escaped, as a part of a page or as a file.
 
-A sheet shown as <img> contains no style sheet: a Content-Security-Policy does not apply to attributes. It is as wide as it is
-shown, so that its letters have the same size as the page's. A sheet inside the page uses the page's colours, and each point has a
-tooltip; the page scales it, and keeps the size of its letters. A file always has a white background.
+A sheet inside a page uses the page's colours; the page scales it, and keeps the size of its letters. Its readings are the text that
+chart.js shows at each place. A file always has a white background. Neither contains a style sheet.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from html import escape
 
 from markupsafe import Markup
 
-LIGHT, DARK, PAGE, VARIANTS = "light", "dark", "page", "variants"
-WIDTHS = (360, 540, 720, 960, 1240, 1400)
-"""Width in pixels: from a telephone's page to the widest page."""
+LIGHT, PAGE, VARIANTS = "light", "page", "variants"
 _USUAL = 720
 FONT = 12
 MARGIN, _HEAD, _HEADING, _APART = 8, 44, 24, 14
@@ -35,23 +33,13 @@ PALETTES: Mapping[str, Mapping[str, str]] = {
         "green": "#00795a",
         "purple": "#b0518a",
     },
-    DARK: {
-        "ink": "#e6edf3",
-        "faint": "#a2adb8",
-        "grid": "#39414a",
-        "blue": "#3d9bd6",
-        "sky": "#7cc6f2",
-        "orange": "#e0a020",
-        "red": "#ff8a50",
-        "green": "#2bb38c",
-        "purple": "#d98abb",
-    },
     PAGE: {
         "ink": "var(--text)",
         "faint": "var(--quiet)",
         "grid": "var(--line)",
         "ground": "var(--card)",
         "blue": "var(--busy)",
+        "sky": "var(--busy)",
         "orange": "var(--late)",
         "red": "var(--bad)",
         "green": "var(--good)",
@@ -90,13 +78,6 @@ IN_PAGE = ChartStyle(640, PAGE, 20)
 """Part of a page: a drawing of 640 units that the page scales. On a telephone its letters are 20 units high."""
 
 
-def style_of(words: Mapping[str, str]) -> ChartStyle:
-    """Parses `style` and `width` of a query, limited to the existing ones."""
-    width = words.get("width", "")
-    wanted = int(width[:5]) if width.isascii() and width.isdigit() else _USUAL
-    return ChartStyle(min(WIDTHS, key=lambda width: abs(width - wanted)), DARK if words.get("look") == DARK else LIGHT)
-
-
 _MARKS: Mapping[str, str] = {
     "square": "M-4 -4h8v8h-8z",
     "diamond": "M0 -5.5L5.5 0L0 5.5L-5.5 0z",
@@ -108,12 +89,28 @@ _MARKS: Mapping[str, str] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """The text that a page shows at each place of a chart."""
+
+    area: tuple[float, float, float, float]
+    """The left, upper, right and lower edge of the plot."""
+    names: Sequence[str]
+    """The names of the values."""
+    rows: Sequence[tuple[float, Sequence[str]]]
+    """From left to right: x, and in words the place and its values; "" for an unknown value."""
+    span: tuple[datetime, datetime] | None = None
+    """The times at the left and at the right edge; None: a part of the chart cannot be chosen."""
+
+
 class Sheet:
     """Collects shapes, and makes a document of them."""
 
     def __init__(self, style: ChartStyle, height: int) -> None:
         self.style, self.height = style, height
+        self.readings: Readings | None = None
         self._parts: list[str] = []
+        self._links: list[str] = []
 
     def text(
         self, x: float, y: float, words: str, *, anchor: str = "start", colour: str = "faint", font: int | None = None
@@ -167,6 +164,14 @@ class Sheet:
         title = f"<title>{escape(words)}</title>" if words else ""
         self._parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{3 if words else 2.5}" {ink}>{title}</circle>')
 
+    def link(self, box: tuple[float, float, float, float], colour: str, address: str, words: str) -> None:
+        """Draws a filled rectangle (x, y, width, height) that is a link of the page; `words` are its name and its tooltip."""
+        x, y, width, height = box
+        self._links.append(
+            f'<a href="{escape(address)}" aria-label="{escape(words)}"><title>{escape(words)}</title><rect x="{x:.1f}" y="{y:.1f}"'
+            f' width="{width:.1f}" height="{height:.1f}" fill="{self.style.colour(colour)}"/></a>'
+        )
+
     def put(self, other: "Sheet", y: float) -> None:
         """Draws all of another sheet, with its upper edge at y."""
         self._parts.append(f'<g transform="translate(0 {y:.1f})">{"".join(other._parts)}</g>')
@@ -178,9 +183,28 @@ class Sheet:
         return f"{head}<title>{escape(title)}</title>{''.join(self._parts)}</svg>".encode()
 
     def markup(self, title: str) -> Markup:
-        """Returns a part of a page. Its title is for screen readers, and not a tooltip of the whole."""
-        head = f'<svg viewBox="0 0 {self.style.width} {self.height}" role="img" aria-label="{escape(title)}">'
-        return Markup(f"{head}{''.join(self._parts)}</svg>")  # noqa: S704  every text in it is escaped
+        """Returns a part of a page. Its title is for screen readers, which skip what is inside an image."""
+        drawing = f'<g role="img" aria-label="{escape(title)}">{"".join(self._parts)}</g>{"".join(self._links)}'
+        data, mark = (_data(self.readings), _mark(self.readings)) if self.readings and self.readings.rows else ("", "")
+        size = f"0 0 {self.style.width} {self.height}"
+        return Markup(f'<svg viewBox="{size}"{data}>{drawing}{mark}</svg>')  # noqa: S704  every text in it is escaped
+
+
+def _data(readings: Readings) -> str:
+    """Returns the attributes that chart.js reads; their words contain neither "|" nor ";"."""
+    rows = ";".join("|".join((f"{x:.1f}", *values)) for x, values in readings.rows)
+    span = f' data-span="{readings.span[0].timestamp():.0f} {readings.span[1].timestamp():.0f}"' if readings.span else ""
+    return f' data-names="{escape("|".join(readings.names))}" data-rows="{escape(rows)}"{span}'
+
+
+def _mark(readings: Readings) -> str:
+    """Returns the shapes that chart.js moves: the chosen part, the line at the place, and the area of the pointer."""
+    left, top, right, bottom = readings.area
+    rect = f'<rect x="{left:.1f}" y="{top:.1f}" height="{bottom - top:.1f}" width='
+    return (
+        f'<g class="reading" display="none">{rect}"0"/><path d="M0 {top:.1f}V{bottom:.1f}"/>'
+        f'{rect}"{right - left:.1f}" fill-opacity="0"/></g>'
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""Charts over months or nights: areas and lines, with gaps for unknown values; and the charts of a trend, which has allocated and
-used space, the difference between them, the score, and subvolumes that wait for the cleaner.
+"""Charts over time: areas and lines, with gaps for unknown values; and those of a trend: allocated and used space with its limit,
+its forecast and the level of a year before; the difference between the two; the score; and subvolumes that wait for the cleaner.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 from typing import Protocol
 from zoneinfo import ZoneInfo
@@ -16,21 +16,24 @@ from btrkeep.charts.frame import (
     Frame,
     NumberFrame,
     begin_of,
-    dates,
     frame,
     legend,
     number_frame,
     number_scale,
     size_scale,
+    times,
 )
-from btrkeep.charts.svg import IN_PAGE, MARGIN, ChartStyle, Panel, Sheet
-from btrkeep.units import format_size
+from btrkeep.charts.svg import IN_PAGE, MARGIN, ChartStyle, Panel, Readings, Sheet
+from btrkeep.decisions.trend import LEAST_DAYS, FullForecast, range_ahead
+from btrkeep.units import format_share, format_size
 
 _GAP = 3.0
 """Two points are a gap if their distance is that many times the usual one."""
 AREA, LINE, DASHED = "area", "line", "dashed"
 _DASHES = {LINE: "", DASHED: "4 3"}
 _HEIGHT_OF_TIMES = 260
+_AHEAD = 16
+"""Points of a forecast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class Series:
     """A line or an area."""
     base: Sequence[float | None] | None = None
     """The lower edge of an area; None: zero."""
+    reading: str = ""
+    """The name of the value, if it is not that of the shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +76,76 @@ class TimesChart:
     """Its height in pixels."""
     beside: float = 0
     """Width in pixels reserved on the left for labels, so that the chart is aligned with those above or below."""
+    exact: Callable[[int], str] = format_size
+    """Formats a value in words."""
+    limit: tuple[float, str] | None = None
+    """A value with a line of its own, and the name of that line."""
+    ahead: "Ahead | None" = None
+    """What is expected; None: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The values that are expected after the last one."""
+
+    name: str
+    """Its name in the legend."""
+    colour: str
+    """A colour of SVG."""
+    moments: Sequence[datetime]
+    """The times; the first one is that of the last known value."""
+    values: Sequence[tuple[float, float, float]]
+    """The usual, the lowest and the highest value at each of them."""
 
 
 def draw(chart: TimesChart, style: ChartStyle) -> Sheet:
     """Draws the chart, without its title."""
-    sheet = Sheet(style, chart.height)
-    above = (
-        legend(sheet, [(series.name, series.colour, _DASHES.get(series.kind)) for series in chart.series])
-        if len(chart.series) > 1
-        else 0
-    )
+    sheet, ahead = Sheet(style, chart.height), chart.ahead
+    named = [(series.name, series.colour, _DASHES.get(series.kind)) for series in chart.series]
+    named += [(chart.limit[1], "red", "")] if chart.limit else []
+    named += [(ahead.name, ahead.colour, _DASHES[DASHED])] if ahead else []
+    above = legend(sheet, named) if len(named) > 1 else 0
+    end = max(chart.end, ahead.moments[-1]) if ahead else chart.end
     begin = begin_of(chart.moments, chart.start, chart.end)
-    inside = frame(sheet, begin, chart.end, chart.scale, above, chart.beside)
+    inside = frame(sheet, begin, end, chart.scale, above, chart.beside)
+    if chart.limit:
+        y = inside.y(chart.limit[0])
+        sheet.line(inside.left, y, inside.right, y, "red")
     for series in chart.series:
         for run in _runs(chart.moments, series.values):
             _draw(sheet, inside, chart.moments, series, run)
-    dates(sheet, inside, chart.zone)
+    if ahead:
+        xs = [inside.x(moment) for moment in ahead.moments]
+        upper, lower = ([(x, inside.y(value[at])) for x, value in zip(xs, ahead.values, strict=True)] for at in (2, 1))
+        sheet.area([*upper, *lower[::-1]], ahead.colour, 0.16)
+        usual = [(x, inside.y(value[0])) for x, value in zip(xs, ahead.values, strict=True)]
+        sheet.curve(usual, ahead.colour, _DASHES[DASHED])
+    times(sheet, inside, chart.zone)
+    sheet.readings = _readings(chart, inside)
     return sheet
+
+
+def _readings(chart: TimesChart, inside: Frame) -> Readings:
+    names = [series.reading or series.name for series in chart.series]
+    rows = [
+        (inside.x(moment), (_time_words(moment, chart.zone), *(_exact(chart, series.values[at]) for series in chart.series)))
+        for at, moment in enumerate(chart.moments)
+    ]
+    if ahead := chart.ahead:
+        names.append(ahead.name)
+        unknown = ("",) * len(chart.series)
+        for moment, (usual, least, most) in zip(ahead.moments[1:], ahead.values[1:], strict=True):
+            words = f"{_exact(chart, usual)} ({_exact(chart, least)} to {_exact(chart, most)})"
+            rows.append((inside.x(moment), (_time_words(moment, chart.zone), *unknown, words)))
+    return Readings((inside.left, inside.top, inside.right, inside.bottom), names, rows, (inside.start, inside.end))
+
+
+def _exact(chart: TimesChart, value: float | None) -> str:
+    return "" if value is None else chart.exact(round(value))
+
+
+def _time_words(moment: datetime, zone: ZoneInfo) -> str:
+    return f"{moment.astimezone(zone):%Y-%m-%d %H:%M}"
 
 
 def _draw(sheet: Sheet, inside: Frame, moments: Sequence[datetime], series: Series, run: Sequence[int]) -> None:
@@ -145,24 +203,41 @@ class TrendSpan(Protocol):
     def points(self) -> Sequence[TrendMoment]: ...
 
 
-def trend_chart(name: str, trend: TrendSpan, zone: ZoneInfo, style: ChartStyle) -> bytes:
-    """Returns the chart of that name, as SVG."""
-    chart = _CHARTS[name](trend, zone)
-    return draw(chart, style).document(chart.title)
+@dataclass(frozen=True, slots=True)
+class TrendContext:
+    """What the chart of allocated and used space has in addition to its points."""
+
+    limit: float | None = None
+    """The share of the size above which there is an alarm; None: not drawn."""
+    year_before: Sequence[int | None] = ()
+    """The used bytes a year before each point; empty, or None: unknown."""
+    forecast: FullForecast | None = None
+    """The forecast of the used bytes; None: unknown, or not drawn."""
 
 
-def trend_panels(trend: TrendSpan, zone: ZoneInfo, style: ChartStyle, headings: Mapping[str, str]) -> list[Panel]:
+_NO_CONTEXT = TrendContext()
+
+
+def trend_chart(name: str, trend: TrendSpan, zone: ZoneInfo, context: TrendContext = _NO_CONTEXT) -> Markup:
+    """Returns the chart of that name as a part of a page."""
+    chart = _CHARTS[name](trend, zone, context)
+    return draw(chart, IN_PAGE).markup(chart.title)
+
+
+def trend_panels(
+    trend: TrendSpan, zone: ZoneInfo, style: ChartStyle, headings: Mapping[str, str], context: TrendContext = _NO_CONTEXT
+) -> list[Panel]:
     """Returns those charts with these names that have data, with their headings, one above the other."""
-    charts = {name: _CHARTS[name](trend, zone) for name in headings if has(name, trend)}
+    charts = {name: _CHARTS[name](trend, zone, context) for name in headings if has(name, trend)}
     beside = max(chart.scale.width(style) for chart in charts.values()) + MARGIN
     return [Panel(headings[name], draw(replace(chart, beside=beside), style)) for name, chart in charts.items()]
 
 
-def small_chart(trend: TrendSpan, zone: ZoneInfo) -> Markup | None:
-    """Returns allocated and used space as a part of a page; None with fewer than two points."""
-    if len(trend.points) <= 1:
+def small_chart(trend: TrendSpan, zone: ZoneInfo, context: TrendContext = _NO_CONTEXT) -> Markup | None:
+    """Returns allocated and used space as a part of a page; None without a point."""
+    if not trend.points:
         return None
-    chart = replace(_allocated(trend, zone), height=220)
+    chart = replace(_allocated(trend, zone, context), height=260)
     return draw(chart, IN_PAGE).markup(chart.title)
 
 
@@ -197,27 +272,43 @@ def has(name: str, trend: TrendSpan) -> bool:
     return bool(trend.points)
 
 
-def _allocated(trend: TrendSpan, zone: ZoneInfo) -> TimesChart:
+def _allocated(trend: TrendSpan, zone: ZoneInfo, context: TrendContext) -> TimesChart:
     points = trend.points
-    used = [point.used for point in points]
-    series = (
+    used, size = [point.used for point in points], max((point.size for point in points), default=0)
+    series = [
         Series("used", "blue", used, AREA),
-        Series("allocated, not used", "orange", [point.allocated for point in points], AREA, used),
+        Series("allocated, not used", "orange", [point.allocated for point in points], AREA, used, "allocated"),
         Series("size of the devices", "ink", [point.size for point in points], DASHED),
-    )
-    return _chart(trend, zone, words("allocated", trend), max((point.size for point in points), default=0), series)
+    ]
+    if any(value is not None for value in context.year_before):
+        series.append(Series("used a year before", "ink", context.year_before, LINE))
+    chart = _chart(trend, zone, words("allocated", trend), size, tuple(series), 320)
+    limit = (points[-1].size * context.limit, f"limit {format_share(context.limit)}") if points and context.limit else None
+    return replace(chart, limit=limit, ahead=_ahead(trend, context.forecast))
 
 
-def _unused(trend: TrendSpan, zone: ZoneInfo) -> TimesChart:
+def _ahead(trend: TrendSpan, forecast: FullForecast | None) -> Ahead | None:
+    """Returns the forecast for a quarter of the shown time; None if less time is shown than a forecast needs."""
+    if forecast is None or not trend.points:
+        return None
+    last = trend.points[-1]
+    length = trend.until - max(trend.since, trend.points[0].taken)
+    if length < timedelta(days=LEAST_DAYS):
+        return None
+    moments = [last.taken + number * length / _AHEAD / 4 for number in range(_AHEAD + 1)]
+    return Ahead("forecast of used", "purple", moments, range_ahead(forecast, last.taken, last.used, moments))
+
+
+def _unused(trend: TrendSpan, zone: ZoneInfo, _context: TrendContext) -> TimesChart:
     values = [point.unused for point in trend.points]
-    return _chart(trend, zone, words("unused", trend), max(values, default=0), (Series("unused", "orange", values, AREA),), 170)
+    return _chart(trend, zone, words("unused", trend), max(values, default=0), (Series("unused", "orange", values, AREA),), 200)
 
 
-def _score(trend: TrendSpan, zone: ZoneInfo) -> TimesChart:
+def _score(trend: TrendSpan, zone: ZoneInfo, _context: TrendContext) -> TimesChart:
     return _numbers(trend, zone, "score", "green", LINE)
 
 
-def _orphans(trend: TrendSpan, zone: ZoneInfo) -> TimesChart:
+def _orphans(trend: TrendSpan, zone: ZoneInfo, _context: TrendContext) -> TimesChart:
     return _numbers(trend, zone, "orphans", "purple", AREA)
 
 
@@ -225,7 +316,8 @@ def _numbers(trend: TrendSpan, zone: ZoneInfo, name: str, colour: str, kind: str
     values = [getattr(point, _NUMBERS[name][1]) for point in trend.points]
     scale = number_scale(max((value for value in values if value is not None), default=0))
     series = (Series(name, colour, values, kind),)
-    return TimesChart(words(name, trend), _moments(trend.points), trend.since, trend.until, zone, scale, series, 170)
+    chart = TimesChart(words(name, trend), _moments(trend.points), trend.since, trend.until, zone, scale, series, 200)
+    return replace(chart, exact=lambda value: f"{value:,}")
 
 
 _CHARTS = {"allocated": _allocated, "unused": _unused, "score": _score, "orphans": _orphans}

@@ -8,10 +8,10 @@ this range nine times out of ten; if each month's growth is similar to that of t
 of history does not allow more (tests/backupd/test_sampling_forecast.py).
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
-from zoneinfo import ZoneInfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 
 from btrkeep.catalogue.model_pool import Sample, read_space_name
 from btrkeep.pool.space_by_profile import DEVICE_ERRORS
@@ -129,15 +129,18 @@ def data_factor(sample: Sample) -> float:
     return max(profiles, default=(0, 1.0))[1]
 
 
-_YEARS, _MONTHS = timedelta(days=900), timedelta(days=80)
-_MOST = 7
+_YEARS, _MONTHS, _HOURS = timedelta(days=900), timedelta(days=80), timedelta(hours=60)
+_MOST, _MOST_HOURS = 7, 9
+_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)
 
 
-def date_ticks(first: datetime, last: datetime) -> list[tuple[datetime, str]]:
-    """Returns the first day of each year, of each month or of some days, depending on how many there are; in the zone
-    of `first`.
+def time_ticks(first: datetime, last: datetime) -> list[tuple[datetime, str]]:
+    """Returns the first day of each year, of each month, some days, or some hours or minutes, depending on how long it is; in the
+    zone of `first`.
     """
     length = last - first
+    if length <= _HOURS:
+        return hour_ticks(first, last, first.tzinfo or UTC)
     days = [first.date() + timedelta(days=number) for number in range(1, (last.date() - first.date()).days + 1)]
     if length > _YEARS:
         return _named([day for day in days if (day.month, day.day) == (1, 1)], "%Y", first)
@@ -150,12 +153,22 @@ def _named(days: list[date], pattern: str, first: datetime) -> list[tuple[dateti
     return [(datetime(day.year, day.month, day.day, tzinfo=first.tzinfo), day.strftime(pattern)) for day in days]
 
 
-def hour_ticks(start: datetime, end: datetime, zone: ZoneInfo) -> list[tuple[datetime, str]]:
-    """Returns every third hour of the zone's clock, also on days on which it changes."""
-    first = start.replace(minute=0, second=0, microsecond=0)
-    hours = [first + timedelta(hours=number) for number in range(int((end - first) / timedelta(hours=1)) + 1)]
-    local = [(hour, hour.astimezone(zone)) for hour in hours if hour >= start]
-    return [(hour, f"{shown:%H:%M}") for hour, shown in local if shown.hour % 3 == 0]
+def hour_ticks(start: datetime, end: datetime, zone: tzinfo) -> list[tuple[datetime, str]]:
+    """Returns some hours or minutes of the zone's clock, every third hour of a day, also on days on which it changes. In more than
+    a day the date is named at midnight.
+    """
+    length = end - start
+    step = next((minutes for minutes in _MINUTES if length / timedelta(minutes=minutes) <= _MOST_HOURS), _MINUTES[-1])
+    between = timedelta(minutes=1 if step < 15 else 15)  # zones differ from UTC by quarters of an hour
+    first = start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    moments = (first + number * between for number in range(int((end - first) / between) + 1))
+    local = [(moment, moment.astimezone(zone)) for moment in moments if moment >= start]
+    is_long = length > timedelta(hours=26)
+    return [
+        (moment, f"{shown.day} {shown:%b}" if is_long and not shown.hour and not shown.minute else f"{shown:%H:%M}")
+        for moment, shown in local
+        if (shown.hour * 60 + shown.minute) % step == 0
+    ]
 
 
 LEAST_DAYS = 14
@@ -284,3 +297,30 @@ def reached(last: datetime, now: int, size: int, pace: float) -> datetime | None
     if pace <= 0 or (size - now) / pace > FARTHEST:
         return None
     return last + timedelta(days=(size - now) / pace)
+
+
+def range_ahead(forecast: FullForecast, last: datetime, now: int, moments: Iterable[datetime]) -> list[tuple[float, float, float]]:
+    """Returns the usual, the lowest and the highest value at each time, of a value that is `now` at `last`: between zero and the
+    size.
+    """
+    pace, size = forecast.growth, float(forecast.size)
+    days = [(moment - last).total_seconds() / _DAY for moment in moments]
+
+    def after(day: float, per_day: float) -> float:
+        return min(max(now + per_day * day, 0.0), size)
+
+    return [(after(day, pace.usual), after(day, pace.slow), after(day, pace.fast)) for day in days]
+
+
+YEAR = timedelta(days=365)
+_SAME_DAY = timedelta(days=1, hours=2)
+"""Samples of a year ago are merged into days; a little more, because a day may have 25 hours."""
+
+
+def year_before(samples: Sequence[Sample], moments: Iterable[datetime]) -> list[int | None]:
+    """Returns the used bytes a year before each of these times: those of the last of these samples until then, if it is at most
+    a day older; None otherwise. Both are given oldest first.
+    """
+    taken = [sample.taken for sample in samples]
+    places = [(bisect_right(taken, moment - YEAR) - 1, moment - YEAR) for moment in moments]
+    return [samples[at].used if at >= 0 and then - taken[at] <= _SAME_DAY else None for at, then in places]

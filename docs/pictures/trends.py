@@ -22,8 +22,9 @@ from backupd.observe.graph_pictures import (  # noqa: E402
     trend_picture,
 )
 from btrkeep.catalogue import Job, Sample  # noqa: E402
+from btrkeep.charts.trend import TrendContext  # noqa: E402
 from btrkeep.decisions.day_phases import DayData, phases, slots, sums  # noqa: E402  # noqa: E402
-from btrkeep.decisions.trend import points  # noqa: E402
+from btrkeep.decisions.trend import FullForecast, forecasts, points  # noqa: E402
 
 GIB, TIB = 1 << 30, 1 << 40
 SIZE = 40 * TIB
@@ -94,7 +95,10 @@ def a_day() -> tuple[list[Sample], list[Job]]:
 def main(folder: Path) -> None:
     """Both pictures."""
     begin = NOW - timedelta(days=180)
-    trend = TrendData("/srv/backup", begin, NOW, ZONE, points(months(), begin, timedelta(days=1)))
+    daily = points(months(), begin, timedelta(days=1))
+    used = forecasts(daily)[1]
+    assert isinstance(used, FullForecast)
+    trend = TrendData("/srv/backup", begin, NOW, ZONE, daily, TrendContext(0.9, (), used))
     save(trend_picture(trend), folder / "trend.svg")
     samples, jobs = a_day()
     start, end = samples[0].taken, samples[-1].taken

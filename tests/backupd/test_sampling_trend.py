@@ -12,7 +12,7 @@ import pytest
 from backupd.observe.chart import ASCII, BLOCKS, Axis, axis_for, bars, filled, labelled, strip, under
 from backupd.observe.cli.trend import lines
 from backupd.observe.graph_pictures import TrendData, save, trend_picture
-from btrkeep.decisions.trend import Point, data_factor, date_ticks, metadata_share, points, step_for
+from btrkeep.decisions.trend import Point, data_factor, metadata_share, points, step_for, time_ticks
 from btrkeep.errors import OperatorError
 from tests.backupd.made_samples import GIB, START, TIB, every_five_minutes, sample
 from tests.beds import TOP
@@ -70,8 +70,20 @@ def test_labels_do_not_run_into_each_other_and_short_jobs_are_seen() -> None:
 
 def test_axes_of_time_have_a_handful_of_names() -> None:
     for days in (1, 3, 10, 40, 79, 81, 180, 365, 899, 901, 3650):
-        assert 0 < len(date_ticks(START, START + days * DAY)) <= 13, days
-    assert [words for _, words in date_ticks(START, START + 180 * DAY)][:2] == ["Jul 2026", "Aug 2026"]
+        assert 0 < len(time_ticks(START, START + days * DAY)) <= 13, days
+    assert [words for _, words in time_ticks(START, START + 180 * DAY)][:2] == ["Jul 2026", "Aug 2026"]
+
+
+def test_an_axis_of_time_has_names_from_the_first_minutes_on() -> None:
+    expected = {
+        timedelta(minutes=6): ["00:00", "00:01", "00:02"],
+        timedelta(hours=1): ["00:00", "00:10", "00:20"],
+        timedelta(hours=5): ["00:00", "01:00", "02:00"],
+        timedelta(days=1): ["00:00", "03:00", "06:00"],
+        timedelta(days=2): ["1 Jun", "06:00", "12:00"],
+    }
+    assert {length: [words for _, words in time_ticks(START, START + length)][:3] for length in expected} == expected
+    assert time_ticks(START, START) == [(START, "00:00")]
 
 
 def test_the_text_shows_a_gap_and_tells_both_ends() -> None:

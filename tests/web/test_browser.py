@@ -396,3 +396,70 @@ def test_a_backup_is_held_and_released_by_clicks(shop: Dashboard, browser: Brows
 
 def _nothing_but(noticed: Noticed) -> None:
     assert (noticed.violations, noticed.dialogs, noticed.elsewhere) == ([], [], [])
+
+
+def test_a_chart_is_read_and_zoomed_with_the_mouse_and_with_the_keyboard(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url) as (page, noticed):
+        enter(page, site.url, site.cookie)
+        page.goto("/pool?days=30")
+        chart = page.get_by_role("slider", name=re.compile("^allocated went from"))
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box()
+        assert box
+        middle = box["y"] + box["height"] / 2
+        page.mouse.move(box["x"] + 2, middle)
+        words = page.locator(".plot").first.locator(".under")
+        expect(words).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d: used [\d.]+ TiB, allocated [\d.]+ TiB, size of"))
+        first = words.inner_text()
+        chart.focus()
+        page.keyboard.press("ArrowRight")
+        expect(words).not_to_have_text(first)
+        expect(chart).to_have_attribute("aria-valuetext", words.inner_text())
+        page.keyboard.press("End")
+        expect(words).to_have_text(re.compile(r"forecast of used [\d.]+ TiB \("))
+        page.mouse.move(box["x"] + box["width"] * 0.2, middle)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.4, middle)
+        page.mouse.up()
+        expect(page).to_have_url(re.compile(r"/pool\?from=\d+&until=\d+$"))
+        page.get_by_text("Show everything").wait_for()
+        wide = span_of(page)
+        chart.focus()
+        page.keyboard.press("Home")
+        for _ in range(8):
+            page.keyboard.press("Shift+ArrowRight")
+        page.keyboard.press("Enter")
+        page.wait_for_url(lambda url: f"{wide[0]}" not in url or f"{wide[1]}" not in url)
+        narrow = span_of(page)
+        assert wide[0] <= narrow[0] < narrow[1] < wide[1]
+        page.go_back()
+        assert span_of(page) == wide
+        page.get_by_role("link", name="Show everything").click()
+        expect(page).to_have_url(re.compile(r"/pool$"))
+        noticed.nothing()
+
+
+def span_of(page: Page) -> tuple[int, int]:
+    first, last = re.findall(r"(?:from|until)=(\d+)", page.url)
+    return int(first), int(last)
+
+
+def test_the_lanes_of_a_day_are_links_for_the_keyboard_too(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url) as (page, noticed):
+        enter(page, site.url, site.cookie)
+        page.goto("/pool/day")
+        lane = page.get_by_role("link", name=re.compile(r"^expire, \d\d:\d\d to \d\d:\d\d$"))
+        lane.focus()
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile(r"/jobs/expire-\d+$"))
+        noticed.nothing()
+
+
+def test_without_javascript_a_chart_has_no_parts_that_do_nothing(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url, java_script_enabled=False) as (page, _):
+        enter(page, site.url, site.cookie)
+        page.goto("/pool")
+        assert page.get_by_role("slider").count() == 0
+        expect(page.get_by_role("img", name=re.compile("^allocated went from"))).to_be_visible()
+        page.get_by_text("The numbers").click()
+        expect(page.get_by_role("region", name="Numbers of the charts")).to_be_visible()

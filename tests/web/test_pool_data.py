@@ -1,6 +1,7 @@
 """The data on the pool's pages, compared with our own commands and SQLite on the same catalogue."""
 
 import json
+import re
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -17,9 +18,9 @@ from bench import site_history
 from btrkeep.catalogue import Catalogue, PastRuns, Sample
 from btrkeep.charts import day as day_charts
 from btrkeep.charts import trend as trend_charts
-from btrkeep.charts.svg import DARK, WIDTHS, ChartStyle, style_of
+from btrkeep.decisions.trend import FullForecast, range_ahead, year_before
 from btrkeep.serving.viewer import AnswerSize
-from btrkeep.units import format_time, parse_time
+from btrkeep.units import format_size, format_time, parse_time
 from tests.backupd.made_samples import sample
 from tests.beds import btrfs, work
 from tests.beds.cli import TOP
@@ -29,7 +30,7 @@ from web import log
 from web.jobs.data import jobs, night_view, parse_id, requested_job
 from web.log import log_page, wanted_runs
 from web.pool.balance import balances, one_balance, sums
-from web.pool.data import day_view, outlooks, parse_day, pool_now, trend
+from web.pool.data import both_forecasts, day_view, outlooks, parse_day, part_of_day, pool_now, trend, trend_context
 from web.pool.expiry import expiries
 from web.pool.scores import scores
 
@@ -315,17 +316,58 @@ def test_a_day_that_is_none_is_refused() -> None:
             parse_day(text)
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawing(chart: str) -> ET.Element:
+    return ET.fromstring(f'<div xmlns="{SVG[1:-1]}">{chart}</div>')[0]
+
+
 @pytest.mark.parametrize("name", trend_charts.NAMES)
-def test_a_chart_is_well_formed_in_each_width_and_look_and_needs_no_style(bed: Bed, name: str) -> None:
+def test_a_chart_is_well_formed_and_needs_no_style(bed: Bed, name: str) -> None:
     result = trend(bed.catalogue, bed.filesystem, bed.now, 180)
-    for width in WIDTHS:
-        data = trend_charts.trend_chart(name, result, BERLIN, ChartStyle(width, DARK))
-        tree = ET.fromstring(data)
-        assert tree.get("width") == str(width)
-        assert b"style" not in data
-        xs = [float(text.get("x", "0")) for text in tree.iter("{http://www.w3.org/2000/svg}text")]
-        assert max(xs) <= width
+    chart = trend_charts.trend_chart(name, result, BERLIN)
+    tree = drawing(chart)
+    width = float((tree.get("viewBox") or "").split()[2])
+    assert "style" not in chart
+    assert max(float(text.get("x", "0")) for text in tree.iter(f"{SVG}text")) <= width
     assert str(result.points[-1].size // 2**40) in trend_charts.words("allocated", result)
+
+
+def test_each_place_of_a_chart_has_its_time_and_values_in_words(bed: Bed) -> None:
+    result = trend(bed.catalogue, bed.filesystem, bed.now, 7)
+    tree = drawing(trend_charts.trend_chart("allocated", result, BERLIN))
+    rows = [line.split("|") for line in tree.attrib["data-rows"].split(";")]
+    assert tree.attrib["data-names"].split("|") == ["used", "allocated", "size of the devices"]
+    assert [row[1:] for row in rows] == [
+        [f"{point.taken.astimezone(BERLIN):%Y-%m-%d %H:%M}", *map(format_size, (point.used, point.allocated, point.size))]
+        for point in result.points
+    ]
+    places = [float(row[0]) for row in rows]
+    assert places == sorted(places)
+
+
+def test_a_chart_of_half_a_year_has_its_limit_its_forecast_and_the_level_of_a_year_before(bed: Bed) -> None:
+    """The forecast ends above what is used now, and nothing is drawn beyond the size of the devices."""
+    result = trend(bed.catalogue, bed.filesystem, bed.now, 180)
+    used = both_forecasts(bed.catalogue, bed.filesystem, bed.now)[1]
+    context = trend_context(bed.catalogue, bed.filesystem, result, 0.9, used)
+    tree = drawing(trend_charts.trend_chart("allocated", result, BERLIN, context))
+    words = [text.text for text in tree.iter(f"{SVG}text")]
+    assert "limit 90%" in words
+    assert "forecast of used" in words
+    last = tree.attrib["data-rows"].split(";")[-1].split("|")
+    assert last[1] > f"{bed.now.astimezone(BERLIN):%Y-%m-%d %H:%M}"
+    assert re.fullmatch(r"[\d.]+ TiB \([\d.]+ TiB to [\d.]+ TiB\)", last[-1])
+    assert isinstance(used, FullForecast)
+    assert range_ahead(used, bed.now, used.now, [bed.now + timedelta(days=3650)]) == [(float(used.size),) * 3]
+
+
+def test_the_level_of_a_year_before_is_that_of_the_last_sample_until_then() -> None:
+    start = datetime(2025, 6, 1, tzinfo=UTC)
+    samples = [sample(start + timedelta(days=day), used=day) for day in (0, 1, 2, 9)]
+    asked = [start + timedelta(days=365 + day, hours=3) for day in (-1, 0, 1, 5, 9)]
+    assert year_before(samples, asked) == [None, 0, 1, None, 9]
 
 
 def test_where_samples_are_missing_the_line_has_a_gap_and_the_day_says_so(bed: Bed, tmp_path: Path) -> None:
@@ -335,12 +377,12 @@ def test_where_samples_are_missing_the_line_has_a_gap_and_the_day_says_so(bed: B
             daily = sample(start + timedelta(days=day), filesystem="x", orphans=day)
             _keep(catalogue, daily)
         result = trend(catalogue, "x", start + timedelta(days=13), 30)
-    drawn = ET.fromstring(trend_charts.trend_chart("unused", result, BERLIN, ChartStyle()))
-    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}path"))) == 2
+    drawn = drawing(trend_charts.trend_chart("unused", result, BERLIN))
+    assert len(list(drawn[0].iter(f"{SVG}path"))) == 2
     empty = day_view(bed.catalogue, bed.filesystem, BERLIN, bed.now, (bed.now - timedelta(days=3000)).date())
     assert not empty.has_samples
     assert "no samples" in day_charts.words("written", empty, BERLIN)
-    assert b"no samples" in day_charts.day_chart("written", empty, BERLIN, ChartStyle())
+    assert "no samples" in day_charts.day_chart("written", empty, BERLIN)
 
 
 def _keep(catalogue: Catalogue, sample: Sample) -> None:
@@ -357,7 +399,12 @@ def test_of_what_waited_between_two_points_the_most_is_shown(tmp_path: Path) -> 
     assert [(point.orphans, point.most_orphans) for point in result.points] == [(0, 100), (7, 7)]
 
 
-def test_a_wish_for_a_chart_is_one_of_those_that_there_are() -> None:
-    assert style_of({"width": "999999999999", "look": "<svg>"}) == ChartStyle(WIDTHS[-1])
-    assert style_of({"width": "-3"}) == style_of({"width": "\u0663"}) == ChartStyle()
-    assert style_of({"width": "0", "look": "dark"}) == ChartStyle(WIDTHS[0], DARK)
+def test_a_part_of_a_day_has_its_slots_and_the_whole_days_totals(bed: Bed) -> None:
+    whole = day_view(bed.catalogue, bed.filesystem, BERLIN, bed.now, None)
+    since, until = whole.start + timedelta(hours=2, minutes=1), whole.start + timedelta(hours=3)
+    part = part_of_day(whole, since, until)
+    assert (part.start, part.end) == (whole.start + timedelta(hours=2), until)
+    assert part.slots == whole.slots[24:36]
+    assert all(part.start <= phase.start < phase.end <= part.end for phase in part.phases)
+    assert part.sums == whole.sums
+    assert part_of_day(whole, whole.end, whole.end + timedelta(hours=1)) == whole

@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from flask.testing import FlaskClient
 from PIL import Image
 
+from btrkeep.units import format_time, parse_time
 from tests.beds.made_catalogue import shared_site
 from tests.web.made import client
 from web.service_client import ServiceAnswer, answers
@@ -78,7 +79,7 @@ def test_all_links_of_the_pages_lead_somewhere(bed: Bed) -> None:
         page = bed.viewer.get(path).text
         for link in re.findall(r'(?:href|src|srcset|data-map)="(/(?:pool|jobs|log|doctor)[^"#]*)', page):
             links.setdefault(re.sub(r"\d+", "0", link.partition("&amp;")[0]), unescape(link))
-    assert len(links) > 40
+    assert len(links) > 30
     assert {link: status for link in links.values() if (status := bed.viewer.get(link).status_code) not in (200, 302)} == {}
 
 
@@ -111,7 +112,7 @@ def test_who_is_limited_to_hosts_sees_their_runs_alone(bed: Bed) -> None:
         "/pool/blockgroup/-1",
         f"/pool/blockgroup/{HUGE}", "/pool/blockgroup/0xzz", "/pool/blockgroup/1e3", "/pool/blockgroup/1/extents.pngx",
         "/pool/blockgroup/x/extents.png", f"/pool/balance/{HUGE}", "/pool/balance/x", f"/log/{HUGE}", "/log/-1",
-        f"/jobs/night-{HUGE[:15]}", "/jobs/expire-999999", "/pool/charts/trend/..%2fx.svg", "/pool/charts/day/x.svg",
+        f"/jobs/night-{HUGE[:15]}", "/jobs/expire-999999",
         "/pool/blockgroup/\u0661",
     ],
 )  # fmt: skip
@@ -121,9 +122,7 @@ def test_what_is_not_there_is_said_to_be_not_there(bed: Bed, path: str) -> None:
     assert "root:x:0" not in answer.text
 
 
-@pytest.mark.parametrize(
-    "path", ["/pool/day?date=2026-02-30", "/pool/day?date=<b>", "/log?since=never", "/pool/charts/day/read.svg?date=x"]
-)
+@pytest.mark.parametrize("path", ["/pool/day?date=2026-02-30", "/pool/day?date=<b>", "/log?since=never"])
 def test_a_date_that_is_none_is_refused_with_words(bed: Bed, path: str) -> None:
     answer = bed.operator.get(path)
     assert answer.status_code == 400
@@ -135,6 +134,7 @@ def test_a_date_that_is_none_is_refused_with_words(bed: Bed, path: str) -> None:
     [
         f"/pool?days={HUGE}", "/pool?days=-1", "/pool?days=x", f"/pool/blockgroups?offset={HUGE}&order=<b>", f"/log?before={HUGE}",
         "/log?outcome=<script>alert(1)</script>", "/log?host=%3Cimg%20src%3Dx%3E", "/jobs?kind=x&days=x", f"/jobs?days={HUGE}",
+        f"/pool?from={HUGE}&until={HUGE}", "/pool?from=1&until=x", f"/pool/day?from=0&until={HUGE}", f"/pool?from=-1&until={HUGE}",
         f"/pool/heatmap?size={HUGE}&sort=x&curve=x&colour=x", "/log?host=%00", "/log?host=%ff",
     ],
 )  # fmt: skip
@@ -199,6 +199,34 @@ def test_a_run_shows_what_rsync_said_to_the_letter_and_harmlessly(bed: Bed) -> N
 
 def test_a_host_whose_name_is_only_remembered_in_part_is_offered(bed: Bed) -> None:
     assert "/log?host=mail0002.example.org" in bed.operator.get("/log?host=mail0002").text
+
+
+def test_a_chosen_part_of_the_time_is_shown_and_can_be_left(bed: Bed) -> None:
+    [[newest]] = bed.rows("select max(taken) from sample")
+    until = parse_time(newest)
+    words = {"from": int(until.timestamp()) - 7200, "until": int(until.timestamp())}
+    for path, back in (("/pool", "/pool"), ("/pool/day", "/pool/day"), ("/pool/score", "/pool/score")):
+        page = bed.operator.get(path, query_string=words).text
+        assert f'<a href="{back}">Show everything</a>' in page, path
+        assert "Show everything" not in bed.operator.get(path).text
+    rows = re.findall(r'data-rows="([^"]*)"', bed.operator.get("/pool", query_string=words).text)
+    shown = [line.split("|")[1] for line in rows[0].split(";")]
+    taken = bed.rows(f"select taken from sample where taken >= '{format_time(until - timedelta(hours=2))[:19]}'")
+    assert len(shown) == len(taken) > 20, "each sample of five minutes"
+
+
+def test_a_lane_of_a_day_leads_to_the_job_that_ran_then(bed: Bed) -> None:
+    page = bed.operator.get("/pool/day").text
+    lanes = dict(re.findall(r'<a href="(/jobs/at[^"]*)" aria-label="(\w+), ', page))
+    assert {"expire", "balance"} <= set(lanes.values())
+    for address, kind in lanes.items():
+        answer = bed.operator.get(unescape(address))
+        assert answer.status_code == 302
+        assert re.match(rf"/jobs/{'night' if kind == 'backup' else kind}-\d+$|/jobs\?", answer.location), (kind, answer.location)
+        if kind in ("expire", "balance"):
+            assert answer.location.startswith(f"/jobs/{kind}-")
+    assert bed.operator.get(f"/jobs/at?kind=x&from={HUGE}&until=-").status_code == 302
+    assert bed.customer.get(f"/jobs/at?kind=expire&from=0&until={HUGE}").location.startswith("/jobs?")
 
 
 def test_without_the_root_service_the_pages_say_so_and_the_rest_is_there(bed: Bed) -> None:

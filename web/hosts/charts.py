@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 from markupsafe import Markup
 
 from btrkeep.backup_states import GOING
-from btrkeep.charts.frame import AxisScale, Frame, dates, frame, size_scale, time_scale
+from btrkeep.charts.frame import AxisScale, Frame, frame, size_scale, time_scale, times
 from btrkeep.charts.svg import IN_PAGE, Sheet
 from btrkeep.units import counted, format_duration, format_size
 from web.hosts.backup_rows import BackupRow
@@ -109,7 +109,7 @@ def _begun(moments: Sequence[datetime], scale: AxisScale, zone: ZoneInfo) -> tup
     """Returns a sheet with its axes, from the first to the last of these times, oldest first."""
     sheet = Sheet(IN_PAGE, _HEIGHT)
     inside = frame(sheet, moments[0], moments[-1], scale)
-    dates(sheet, inside, zone)
+    times(sheet, inside, zone)
     return sheet, inside
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
@@ -18,6 +18,8 @@ from web.service_client import root_service
 from web.source import source, viewer, visible_hosts
 
 blueprint = Blueprint("jobs", __name__, url_prefix="/jobs")
+_LATEST = 10**10
+"""Seconds since 1970, far in the future."""
 
 
 @blueprint.get("")
@@ -59,6 +61,24 @@ def _is_visible(job_fields: Mapping[str, Any]) -> bool:
     """Returns True if the viewer may see the job: viewers who are limited to hosts see only jobs of these."""
     who = viewer()
     return not who.limited or (isinstance(job_fields.get("host"), str) and who.may_see(job_fields["host"]))
+
+
+_LISTED = {"backup": ("night", "backup"), "expire": ("expire",), "balance": ("balance",)}
+
+
+@blueprint.get("/at")
+def at() -> Response:
+    """Redirects to the job of a kind that ran the longest between two times, in seconds since 1970, or to the list of such jobs."""
+    kinds = _LISTED.get(request.args.get("kind", ""), ("kernel",))
+    since, until = (datetime.fromtimestamp(number(name, 0, _LATEST) or 0, UTC) for name in ("from", "until"))
+    age = (source().now - since) / timedelta(days=1)
+    days = next((days for days in DAYS if days > age), max(DAYS))
+    longest, job = timedelta(), None
+    for row in _rows(days, kinds):
+        ran = min(row.finished or source().now, until) - max(row.started, since)
+        if row.id and ran > longest:
+            longest, job = ran, row.id
+    return redirect(url_for("jobs.job", job=job) if job else url_for("jobs.index", kind=kinds, days=days))
 
 
 @blueprint.get("/<job>")

@@ -5,12 +5,24 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
+from math import ceil
 from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Job, Sample, SampleMark
+from btrkeep.charts.trend import TrendContext
 from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseSum, Slot, bounds, phases, slots, sums
 from btrkeep.decisions.findings import FACT, UNKNOWN, UNUSABLE, Finding, from_text
-from btrkeep.decisions.trend import FullForecast, Point, TooLittleHistory, forecasts, metadata_share, points, step_for
+from btrkeep.decisions.trend import (
+    YEAR,
+    FullForecast,
+    Point,
+    TooLittleHistory,
+    forecasts,
+    metadata_share,
+    points,
+    step_for,
+    year_before,
+)
 from web.mapping import from_row
 from web.running import is_alive
 from web.source import RequestContext, stale_after
@@ -163,11 +175,25 @@ class Trend:
 
 def trend(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> Trend:
     """Returns the trend of that many days until now."""
-    since = now - timedelta(days=days)
-    step = step_for(timedelta(days=days))
-    marks = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
+    return replace(trend_between(catalogue, filesystem, now - timedelta(days=days), now), days=days)
+
+
+def trend_between(catalogue: Catalogue, filesystem: str, since: datetime, until: datetime) -> Trend:
+    """Returns the trend from `since` to `until`."""
+    step = step_for(until - since)
+    marks = catalogue.sample_marks(filesystem, since, until + timedelta(seconds=1))
     chosen = catalogue.samples_by_id(_last_of_each(marks, since, step))
-    return Trend(since, now, days, _points(chosen, marks, since, step))
+    return Trend(since, until, ceil((until - since) / _DAY), _points(chosen, marks, since, step))
+
+
+def trend_context(
+    catalogue: Catalogue, filesystem: str, shown: Trend, limit: float, forecast: FullForecast | TooLittleHistory | None
+) -> TrendContext:
+    """Returns what the chart of this trend has in addition: the limit, the level of a year before, and the forecast."""
+    since, until, step = shown.since - YEAR - _DAY, shown.until - YEAR, step_for(shown.until - shown.since)
+    marks = catalogue.sample_marks(filesystem, since, until)
+    before = year_before(catalogue.samples_by_id(_last_of_each(marks, since, step)), [point.taken for point in shown.points])
+    return TrendContext(limit, before, forecast if isinstance(forecast, FullForecast) else None)
 
 
 def shortest_span(trend_of: Callable[[int], Trend]) -> int:
@@ -213,11 +239,18 @@ def _most_orphans(marks: Sequence[SampleMark], since: datetime, step: timedelta)
 
 def outlooks(catalogue: Catalogue, filesystem: str, now: datetime) -> tuple[Outlook, Outlook]:
     """Returns when the unallocated space runs out, and when all space is used; extrapolated from the usual days of history."""
+    allocated, used = both_forecasts(catalogue, filesystem, now)
+    return _outlook("allocated", allocated), _outlook("used", used)
+
+
+def both_forecasts(
+    catalogue: Catalogue, filesystem: str, now: datetime
+) -> tuple[FullForecast | TooLittleHistory, FullForecast | TooLittleHistory]:
+    """Returns the forecasts of the allocated and of the used bytes."""
     since = now - timedelta(days=USUAL)
     marks = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
     daily = points(catalogue.samples_by_id(_last_of_each(marks, since, _DAY)), since, _DAY)
-    allocated, used = forecasts(daily)
-    return _outlook("allocated", allocated), _outlook("used", used)
+    return forecasts(daily)
 
 
 def _outlook(field: str, result: FullForecast | TooLittleHistory) -> Outlook:
@@ -277,6 +310,16 @@ def day_view(catalogue: Catalogue, filesystem: str, zone: ZoneInfo, now: datetim
         tuple(ran),
         tuple(sums(samples, jobs, ran, start, end)),
     )
+
+
+def part_of_day(day: DayView, since: datetime, until: datetime) -> DayView:
+    """Returns the slots and jobs of the day from `since` to `until`; its totals stay. Without a slot, returns the whole day."""
+    chosen = tuple(slot for slot in day.slots if slot.end > since and slot.start < until)
+    if not chosen:
+        return day
+    start, end = chosen[0].start, chosen[-1].end
+    ran = (replace(phase, start=max(phase.start, start), end=min(phase.end, end)) for phase in day.phases)
+    return replace(day, start=start, end=end, slots=chosen, phases=tuple(phase for phase in ran if phase.start < phase.end))
 
 
 def _ended(job: Job, now: datetime) -> Job:

@@ -6,11 +6,9 @@ from datetime import datetime
 from flask import Blueprint, render_template
 
 from btrkeep.catalogue import Catalogue, Expiry
-from btrkeep.charts.trend import has, words
 from btrkeep.units import seconds_between
 from web.mapping import from_row
-from web.pool.data import SPANS
-from web.pool.page import requested_days, trend_of
+from web.pool.page import trend_values
 from web.running import is_alive
 from web.source import needs_all_hosts, source
 
@@ -98,8 +96,5 @@ def index() -> str:
     return render_template(
         "pool/expiry.html",
         runs=here.cached("expiries", lambda: expiries(here.catalogue, here.now)),
-        trend=trend_of(requested_days()),
-        spans=SPANS,
-        words=words,
-        has=has,
+        **trend_values(),
     )

@@ -3,25 +3,23 @@
 The distribution of scores and of the sizes of free extents is drawn as vertical bars, each with its label below.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import partial
 from hashlib import blake2b
 from math import ceil
-from zoneinfo import ZoneInfo
+from typing import Any
 
-from flask import Blueprint, Response, abort, current_app, render_template, request
+from flask import Blueprint, Response, abort, current_app, render_template, request, url_for
+from markupsafe import Markup
 
-from btrkeep.charts.day import NAMES as DAY_CHARTS
 from btrkeep.charts.day import day_chart
-from btrkeep.charts.day import words as day_words
-from btrkeep.charts.frame import AxisScale, number_scale, size_scale
-from btrkeep.charts.svg import FONT, ChartStyle, Sheet, style_of
-from btrkeep.charts.trend import NAMES as TREND_CHARTS
+from btrkeep.charts.frame import AxisScale, number_scale, plot, size_scale
+from btrkeep.charts.svg import IN_PAGE, Readings, Sheet
+from btrkeep.charts.trend import TrendContext, trend_chart
 from btrkeep.charts.trend import has as has_chart
-from btrkeep.charts.trend import trend_chart
-from btrkeep.charts.trend import words as trend_words
+from btrkeep.decisions.day_phases import Phase
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_size, size_short
 from web.filters import backupd, pool_option
@@ -30,13 +28,17 @@ from web.pool.data import (
     DayView,
     Trend,
     TrendPoint,
+    both_forecasts,
     day_view,
     outlooks,
     parse_day,
+    part_of_day,
     pool_health,
     pool_now,
     shortest_span,
     trend,
+    trend_between,
+    trend_context,
 )
 from web.pool.pictures import FOLDER, DrawingRequest, Gallery, Painter, RecordedState, wish_of
 from web.pool.scores import Distribution, ScoreClass, Scores, SizeClass, distribution, scores
@@ -67,18 +69,61 @@ def painter() -> Painter:
 def index() -> str:
     """Shows space: now, over months, and the forecast."""
     here, of = source(), filesystem()
-    days = requested_days()
     return render_template(
         "pool/space.html",
         health=pool_health(here),
         now=here.cached(("pool-now", of), lambda: pool_now(here.catalogue, of)),
-        trend=trend_of(days),
-        numbers=_table_points(trend_of(days).points),
+        numbers=_table_points(shown_trend().points),
         outlooks=here.cached(("outlooks", of), lambda: outlooks(here.catalogue, of, here.now)),
-        spans=SPANS,
-        words=trend_words,
-        has=has_chart,
+        **trend_values(),
     )
+
+
+_SHORTEST = 600
+"""Seconds: two samples."""
+
+
+def zoomed() -> tuple[datetime, datetime] | None:
+    """Returns the part of the time that was chosen in a chart, as `from` and `until` in seconds since 1970; None: all of it. An
+    invalid part is ignored.
+    """
+    since, until = number("from"), number("until")
+    latest = int(source().now.timestamp())
+    if since is None or until is None or (until := min(until, latest)) - since < _SHORTEST:
+        return None
+    return datetime.fromtimestamp(since, UTC), datetime.fromtimestamp(until, UTC)
+
+
+def shown_trend() -> Trend:
+    """Returns the trend of the chosen part, or of the requested number of days."""
+    here, of, part = source(), filesystem(), zoomed()
+    if part is None:
+        return trend_of(requested_days())
+    return here.cached(("trend", of, part), lambda: trend_between(here.catalogue, of, *part))
+
+
+def trend_values() -> dict[str, Any]:
+    """Returns what a template with charts of the trend needs."""
+    shown = shown_trend()
+    return {
+        "trend": shown,
+        "zoomed": zoomed() is not None,
+        "chart": partial(_trend_chart, shown),
+        "has": has_chart,
+        "spans": SPANS,
+    }
+
+
+def _trend_chart(shown: Trend, name: str) -> Markup:
+    """Draws a chart of the trend."""
+    here, of, part = source(), filesystem(), zoomed()
+    return here.cached(("chart", name, of, part or shown.days), lambda: trend_chart(name, shown, here.config.zone, _context(shown)))
+
+
+def _context(shown: Trend) -> TrendContext:
+    here, of = source(), filesystem()
+    forecast = None if zoomed() else here.cached(("forecasts", of), lambda: both_forecasts(here.catalogue, of, here.now))[1]
+    return trend_context(here.catalogue, of, shown, here.config.used_limit, forecast)
 
 
 def requested_days() -> int:
@@ -99,24 +144,25 @@ def _table_points(points: tuple[TrendPoint, ...]) -> tuple[TrendPoint, ...]:
     return points[::-1][:: step or 1][::-1]
 
 
-@blueprint.get("/charts/trend/<name>.svg")
-@needs_all_hosts
-def trend_picture(name: str) -> Response:
-    """Returns a chart over months."""
-    if name not in TREND_CHARTS:
-        abort(404, "there is no such chart")
-    month, zone = trend_of(requested_days()), source().config.zone
-    return svg(lambda style: trend_chart(name, month, zone, style))
-
-
 @blueprint.get("/day")
 @needs_all_hosts
 def day() -> str:
     """Shows a day of the disks, and the jobs that ran."""
-    zone = source().config.zone
+    zone, whole, part = source().config.zone, _day(), zoomed()
+    shown = part_of_day(whole, *part) if part else whole
     return render_template(
-        "pool/day.html", day=_day(), words=partial(day_words, zone=zone), today=source().now.astimezone(zone).date()
+        "pool/day.html",
+        day=whole,
+        shown=shown,
+        chart=partial(day_chart, day=shown, zone=zone, address=_address_of),
+        today=source().now.astimezone(zone).date(),
     )
+
+
+def _address_of(phase: Phase) -> str:
+    """Returns the address of the job that ran the longest in this time."""
+    part: dict[str, Any] = {"from": int(phase.start.timestamp()), "until": int(phase.end.timestamp())}
+    return url_for("jobs.at", kind=phase.kind, **part)
 
 
 def _day() -> DayView:
@@ -132,59 +178,28 @@ def _wanted_day() -> date | None:
         abort(400, "write the date like 2026-11-20")
 
 
-@blueprint.get("/charts/day/<name>.svg")
-@needs_all_hosts
-def day_picture(name: str) -> Response:
-    """Returns the chart of bytes written, or read, over a day."""
-    if name not in DAY_CHARTS:
-        abort(404, "there is no such chart")
-    shown = _day()
-    return svg(lambda style: day_chart(name, shown, ZoneInfo(shown.zone), style))
-
-
 @blueprint.get("/score")
 @needs_all_hosts
 def score() -> str:
     """Shows how fragmented the free space is."""
     gallery = painter().states.gallery(filesystem())
     newest = gallery.recorded[-1] if gallery.recorded else None
+    shares = distribution(painter().state(newest)) if newest else None
     return render_template(
         "pool/score.html",
         scores=_scores(),
-        trend=trend_of(requested_days()),
-        distribution=distribution(painter().state(newest)) if newest else None,
+        distribution=shares,
         newest=newest,
         class_words=class_words,
-        score_words=score_words,
-        size_words=size_words,
-        words=trend_words,
-        has=has_chart,
-        spans=SPANS,
+        score_chart=score_chart,
+        size_chart=size_chart,
+        **trend_values(),
     )
 
 
 def _scores() -> Scores:
     here, of, days = source(), filesystem(), requested_days()
     return here.cached(("scores", of, days), lambda: scores(here.catalogue, of, here.now, days))
-
-
-@blueprint.get("/charts/scores.svg")
-@needs_all_hosts
-def scores_picture() -> Response:
-    """Returns a chart of block groups by their score, of the newest recorded state."""
-    gallery = painter().states.gallery(filesystem())
-    current = distribution(painter().state(gallery.recorded[-1])) if gallery.recorded else None
-    if current is None:
-        abort(404, "no scores were recorded")
-    return svg(lambda style: score_chart(current, style))
-
-
-@blueprint.get("/charts/sizes.svg")
-@needs_all_hosts
-def sizes_picture() -> Response:
-    """Returns the chart of the free space by the size of the free extents."""
-    current = _scores()
-    return svg(lambda style: size_chart(current.sizes, style))
 
 
 @blueprint.get("/picture.png")
@@ -197,11 +212,6 @@ def picture_latest() -> Response:
     if not gallery.recorded:
         abort(404, f"there is no picture yet: `btrfs-heatmap nightly {pool_option()}` draws the first")
     return picture(painter(), gallery, gallery.recorded[-1], wish_of(request.args))
-
-
-def svg(draw: Callable[[ChartStyle], bytes]) -> Response:
-    """Returns a chart for the background and the width in the request."""
-    return revalidated(draw(style_of(request.args)), "image/svg+xml")
 
 
 def picture(painter: Painter, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> Response:
@@ -223,7 +233,7 @@ def revalidated(data: bytes, kind: str) -> Response:
     return answer
 
 
-_HEIGHT, _TOP, _BOTTOM, _RIGHT = 190, 14, 24, 6
+_HEIGHT = 220
 _WIDEST = 90
 """Maximum width in pixels of a bar with its gap: three bars take less of the sheet than thirty."""
 
@@ -240,25 +250,24 @@ class Bar:
     """True if it has another colour, to draw attention."""
 
 
-def bar_chart(title: str, bars: Sequence[Bar], scale: AxisScale, style: ChartStyle, colour: str = "blue") -> bytes:
-    """Returns the bars as SVG. If not all labels fit, draws only every second or third one."""
-    left = max(style.width_of(scale.words(mark)) for mark in scale.marks()) + 8
-    right = min(style.width, round(left) + _RIGHT + _WIDEST * max(len(bars), 2)) - _RIGHT
+def bar_chart(title: str, bars: Sequence[Bar], scale: AxisScale, name: str, colour: str = "blue") -> Markup:
+    """Returns the bars as a part of a page. If not all labels fit, draws only every second or third one. `name`: of the values."""
+    style = IN_PAGE
     sheet = Sheet(style, _HEIGHT)
-    bottom, tall = _HEIGHT - _BOTTOM, _HEIGHT - _BOTTOM - _TOP
-    for mark in scale.marks():
-        y = bottom - mark / scale.top * tall
-        sheet.line(left, y, right, y)
-        sheet.text(left - 6, y + FONT / 3, scale.words(mark), anchor="end")
-    step = (right - left) / max(len(bars), 1)
+    area = plot(sheet, scale)
+    step = min((area.right - area.left) / max(len(bars), 1), _WIDEST)
     every = ceil(max((style.width_of(bar.label) + 4 for bar in bars), default=0) / step)
+    rows = []
     for place, bar in enumerate(bars):
-        x, height = left + place * step, max(bar.value / scale.top * tall, 1.0 if bar.value else 0.0)
-        sheet.rect(x + step * 0.08, bottom - height, step * 0.84, height, "red" if bar.strong else colour)
+        x, height = area.left + place * step, max(area.bottom - area.y(bar.value), 1.0 if bar.value else 0.0)
+        sheet.rect(x + step * 0.08, area.bottom - height, step * 0.84, height, "red" if bar.strong else colour)
+        rows.append((x + step / 2, (bar.label, scale.words(bar.value))))
         if place % every == 0:
             half = style.width_of(bar.label) / 2
-            sheet.text(min(max(x + step / 2, half), style.width - half), bottom + 5 + FONT, bar.label, anchor="middle")
-    return sheet.document(title)
+            middle = min(max(x + step / 2, half), style.width - half)
+            sheet.text(middle, area.bottom + 5 + style.font, bar.label, anchor="middle")
+    sheet.readings = Readings((area.left, area.top, area.right, area.bottom), (name,), rows)
+    return sheet.markup(title)
 
 
 def class_words(score_class: ScoreClass) -> str:
@@ -276,7 +285,7 @@ def score_words(shares: Distribution) -> str:
     return f"data block groups by their score: {', '.join(parts) or 'none'}"
 
 
-def score_chart(shares: Distribution, style: ChartStyle) -> bytes:
+def score_chart(shares: Distribution) -> Markup:
     """Draws block groups by their score; the bad ones in another colour."""
     bars = [
         Bar(
@@ -286,7 +295,7 @@ def score_chart(shares: Distribution, style: ChartStyle) -> bytes:
         )
         for score_class in shares.classes
     ]
-    return bar_chart(score_words(shares), bars, number_scale(max(bar.value for bar in bars)), style)
+    return bar_chart(score_words(shares), bars, number_scale(max(bar.value for bar in bars)), "block groups")
 
 
 def size_words(sizes: Sequence[SizeClass]) -> str:
@@ -297,7 +306,7 @@ def size_words(sizes: Sequence[SizeClass]) -> str:
     return f"{format_size(whole)} are free in {counted(count, 'extent')}; {format_size(large)} in extents of 16 MiB and more"
 
 
-def size_chart(sizes: Sequence[SizeClass], style: ChartStyle) -> bytes:
+def size_chart(sizes: Sequence[SizeClass]) -> Markup:
     """Free bytes by the size of the free extents."""
     bars = [Bar(size_short(size.least), size.bytes) for size in sizes]
-    return bar_chart(size_words(sizes), bars, size_scale(max((size.bytes for size in sizes), default=0)), style, "green")
+    return bar_chart(size_words(sizes), bars, size_scale(max((size.bytes for size in sizes), default=0)), "free", "green")

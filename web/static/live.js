@@ -45,7 +45,7 @@
   function replace(section, fresh) {
     if (!fresh || section.querySelector("input:checked")) return;
     const held = section.contains(document.activeElement) ? document.activeElement : null;
-    if (held && held.matches("input, select, textarea")) return;
+    if (held && held.matches("input, select, textarea, [role=slider]")) return;
     for (const unfolded of section.querySelectorAll("details[id][open]")) {
       const same = fresh.querySelector("#" + CSS.escape(unfolded.id));
       if (same) same.open = true;

@@ -15,7 +15,18 @@ from backupd.observe.chart import ASCII, BLOCKS, ChartCharacters, axis_for, fill
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.output import print_wrapped, text_width
-from btrkeep.decisions.trend import MOST_POINTS, Point, date_ticks, point_of, points, step_for
+from btrkeep.decisions.trend import (
+    MOST_POINTS,
+    YEAR,
+    FullForecast,
+    Point,
+    forecasts,
+    point_of,
+    points,
+    step_for,
+    time_ticks,
+    year_before,
+)
 from btrkeep.errors import Exit
 from btrkeep.units import format_share, format_size, in_zone, local_day, printable
 
@@ -56,11 +67,12 @@ def command(ctx: click.Context, days: int, svg: Path | None, as_json: bool) -> i
     with opened(ctx) as context:
         until = context.clock.now()
         trend_points = _points(context, until - timedelta(days=days), until, days)
-        name, zone = str(context.pool.path), context.config.pool.zone
-    if svg and trend_points:
-        from backupd.observe.graph_pictures import TrendData, save, trend_picture
+        name = str(context.pool.path)
+        picture = _picture(context, until - timedelta(days=days), until, trend_points) if svg and trend_points else b""
+    if svg and picture:
+        from backupd.observe.graph_pictures import save
 
-        save(trend_picture(TrendData(printable(name), until - timedelta(days=days), until, zone, trend_points)), svg)
+        save(picture, svg)
 
     def show() -> None:
         if not trend_points:
@@ -79,6 +91,24 @@ def _points(context: "PoolContext", since: datetime, until: datetime, days: int)
     if len(samples) <= MOST_POINTS:  # so even the first three, five minutes apart, give a chart
         return [point_of(sample) for sample in samples]
     return points(samples, since, step_for(timedelta(days=days)))
+
+
+def _picture(context: "PoolContext", since: datetime, until: datetime, trend_points: Sequence[Point]) -> bytes:
+    """Draws the points with the limit, the level of a year before, and the forecast."""
+    from backupd.observe.graph_pictures import TrendData, trend_picture
+    from btrkeep.charts.trend import TrendContext
+
+    of, config = context.pool.filesystem, context.config
+    day, half_a_year = timedelta(days=1), until - timedelta(days=180)
+    old = context.catalogue.samples(of, since - YEAR - day, until - YEAR)
+    daily = points(context.catalogue.samples(of, half_a_year, until + timedelta(seconds=1)), half_a_year, day)
+    used = forecasts(daily)[1]
+    around = TrendContext(
+        config.notify.used_limit,
+        year_before(old, [point.taken for point in trend_points]),
+        used if isinstance(used, FullForecast) else None,
+    )
+    return trend_picture(TrendData(printable(str(context.pool.path)), since, until, config.pool.zone, trend_points, around))
 
 
 def _fields(point: Point) -> dict[str, Any]:
@@ -162,7 +192,7 @@ def _columns(trend_points: Sequence[Point], room: int) -> list[Point | None]:
 
 def _dates(first: datetime, last: datetime, room: int) -> list[tuple[int, str]]:
     """Columns and names."""
-    return [(int((moment - first) / (last - first) * room), words) for moment, words in date_ticks(in_zone(first), in_zone(last))]
+    return [(int((moment - first) / (last - first) * room), words) for moment, words in time_ticks(in_zone(first), in_zone(last))]
 
 
 def _change(first: Point, last: Point) -> str:
