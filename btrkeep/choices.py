@@ -45,6 +45,7 @@ SERVICE_VERBS = {
     "hold": 300,
     "release": 300,
     "accept": 300,
+    "silence": 300,
     "run": 600,
     "bulk": 60,
     "restore": 60,

@@ -1,12 +1,13 @@
 """Open alarms, and what to do about each."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from btrkeep.catalogue import StoredAlarm
+from btrkeep.catalogue import Silence, StoredAlarm
 from btrkeep.catalogue.model_alarm import DEVICES, FAILURE, ROOM, SERVICE, SILENT, SUSPECT
 from btrkeep.decisions.alarm_advice import Advice, AlarmPatience, advice
+from btrkeep.decisions.silences import Silences, read_silences, silence_words
 from btrkeep.serving.viewer import Viewer
 from web.api import STATE, ApiRequest, Endpoint
 from web.mapping import from_row
@@ -50,6 +51,20 @@ def active_alarms(source: RequestContext) -> list[StoredAlarm]:
     """Returns all open alarms."""
     patience = AlarmPatience.of_published(source.config)
     return [row for row in source.catalogue.alarms() if patience.is_active(row, source.now)]
+
+
+def silences(source: RequestContext) -> Silences:
+    """Returns what is silenced now; cached between requests. The caller must filter it by viewer."""
+    return source.cached("silences", lambda: read_silences(source.catalogue, source.config.hosts, source.now))
+
+
+def silence_remark(silence: Silence, viewer: Viewer) -> str:
+    """Returns until when a host is silenced, by whom and why. A silence of its group may name hosts of others: a viewer who
+    is limited to hosts sees only the date.
+    """
+    if viewer.limited and silence.kind != "host":
+        return silence_words(replace(silence, who="the administrator", why=""))
+    return silence_words(silence)
 
 
 def visible_alarms(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str, call: str = "") -> tuple[OpenAlarm, ...]:

@@ -1,32 +1,38 @@
 """The first page: the result of the night, the state of the hosts, running jobs, space in the pool, and faults."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from flask import Blueprint, render_template, url_for
+from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
 from markupsafe import Markup
+from werkzeug.wrappers import Response
 
 from btrkeep.catalogue.model_alarm import CONFIGURATION
 from btrkeep.charts.trend import small_chart
 from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.decisions.drills import drill_status, proven_words, read_drills
 from btrkeep.decisions.schedule import SCHEDULE_FACT, StoredSchedule, stored_schedule
+from btrkeep.decisions.silences import PROBLEM_KINDS, silence_words
 from btrkeep.decisions.verification import last_reads, verification_sentence
+from btrkeep.serving.protocol import LONGEST_REASON
 from btrkeep.serving.viewer import Viewer
-from btrkeep.units import format_duration
-from web.alarms import OpenAlarm, open_alarms
+from btrkeep.units import format_duration, format_time
+from web.alarms import OpenAlarm, open_alarms, silences
 from web.api import STATE, ApiRequest, Endpoint
 from web.copies import copies, in_a_sentence
 from web.hosts import data as hosts
 from web.hosts import night_sum
+from web.hosts.data import HostRow
 from web.hosts.night_sum import NightSum
 from web.mapping import from_row
 from web.page_verdict import ProblemLine, notified_by, overall, page_of_problem, problems
 from web.pool.data import Outlook, PoolHealth, both_forecasts, outlooks, pool_health, trend, trend_context
 from web.pool.page import painter
+from web.request_values import day_of_form
 from web.running import RunningNow, alive_runs, running
-from web.source import RequestContext, source, stale_after, viewer
+from web.service_client import root_service
+from web.source import RequestContext, needs_all_hosts, operator_only, source, stale_after, viewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +334,30 @@ def _drawn(here: RequestContext, current: Overview) -> dict[str, Markup | Pictur
 
 
 @dataclass(frozen=True, slots=True)
+class SilencedProblem:
+    """A host, a group or a kind of problem that is silenced until a date."""
+
+    kind: str
+    """host, group or problem."""
+    name: str
+    """Its name."""
+    words: str
+    """Until when, by whom and why."""
+    problem: str
+    """The present state and error of the host; "": there is none, or it is not one host."""
+
+
+def _silenced(here: RequestContext, who: Viewer, rows: Sequence[HostRow]) -> tuple[SilencedProblem, ...]:
+    states = {
+        row.host: f"{row.state}{f': {row.words}' if row.words and not who.limited else ''}" for row in rows if row.state != "ok"
+    }
+    return tuple(
+        SilencedProblem(row.kind, row.name, silence_words(row), states.get(row.name, "") if row.kind == "host" else "")
+        for row in silences(here).visible_to(who.may_see, limited=who.limited)
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Present:
     """The top of the page: the verdict, the tiles, and the list of problems."""
 
@@ -343,6 +373,13 @@ class Present:
     """The kinds of services that get alarms; "": none, or unknown."""
     has_no_service: bool
     """Whether no service gets alarms."""
+    silenced: tuple[SilencedProblem, ...]
+    """What is silenced until a date, and what its problem is now."""
+
+    @property
+    def kinds_to_silence(self) -> tuple[str, ...]:
+        """Returns the kinds of problems that can be silenced as a whole."""
+        return PROBLEM_KINDS
 
 
 def _present(here: RequestContext, who: Viewer) -> Present:
@@ -350,13 +387,50 @@ def _present(here: RequestContext, who: Viewer) -> Present:
     states = [(state, False, count) for state, count in hosts.state_counts(rows)]
     flags = [(flag, True, count) for flag, count in hosts.flag_counts(rows)]
     no_service = not who.limited and here.config.services == ()
-    return Present(_verdict(here, who), problems(here, who), (*states, *flags), len(rows), notified_by(here), no_service)
+    silenced = _silenced(here, who, rows)
+    return Present(_verdict(here, who), problems(here, who), (*states, *flags), len(rows), notified_by(here), no_service, silenced)
 
 
 @blueprint.get("/overview/verdict")
 def verdict() -> str:
     """Returns the verdict with the tiles and the problems, for the page to refresh."""
     return render_template("overview/present.html", now=_present(source(), viewer()))
+
+
+@blueprint.get("/overview/silence")
+@operator_only
+@needs_all_hosts
+def silence() -> str:
+    """Shows the form that silences a kind of problem or a group, or ends that."""
+    kind, name = _subject(request.args)
+    active = next((row for row in silences(source()).active if row.key == (kind, name)), None)
+    words = silence_words(active) if active else ""
+    return render_template("overview/silence.html", kind=kind, name=name, words=words, most=LONGEST_REASON)
+
+
+@blueprint.post("/overview/silence")
+@operator_only
+@needs_all_hosts
+def put_silence() -> Response:
+    """Requests the silence, or its end, from the root service."""
+    kind, name = _subject(request.form)
+    arguments: dict[str, str] = {}
+    if "end" not in request.form:
+        until = day_of_form("until", source().config.zone) or abort(400, "give the day on which it ends")
+        arguments = {"until": format_time(until), "why": " ".join(request.form.get("why", "").split())}
+    root_service().ask("silence", **{kind: name}, **arguments)
+    flash(f"{name} is silenced." if arguments else f"{name} is no longer silenced.")
+    return redirect(url_for("overview.index"), 303)
+
+
+def _subject(given: Mapping[str, str]) -> tuple[str, str]:
+    """Returns the kind and the name of the request; aborts if it names nothing that can be silenced here."""
+    kind = "problem" if "problem" in given else "group"
+    name = given.get(kind, "")
+    groups = {host.group for host in source().config.hosts.values()}
+    if name not in (PROBLEM_KINDS if kind == "problem" else groups) or not name:
+        abort(404, "there is no such group or kind of problem")
+    return kind, name
 
 
 @blueprint.get("/overview/night")

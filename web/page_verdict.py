@@ -2,7 +2,6 @@
 problems below it, which has a line for each cause.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,19 +14,20 @@ from btrkeep.decisions.copy_status import CopyState, age_words
 from btrkeep.decisions.findings import CATALOGUE, CHECKS, NOTE, OK, SCHEDULE, UNUSABLE, PoolVerdict
 from btrkeep.decisions.overall import (
     ALARM_OF_CHECK,
-    NEVER,
     NEVER_COPIED,
     PROBLEM_STATES,
+    SILENCED,
     Overall,
     OverallFacts,
     ProblemCount,
     alarm_kind,
     judge,
 )
+from btrkeep.decisions.silences import without_silenced
 from btrkeep.decisions.verification import in_doubt_words, read_in_doubt
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import counted
-from web.alarms import OpenAlarm, active_alarms, visible_alarms
+from web.alarms import OpenAlarm, active_alarms, silences, visible_alarms
 from web.copies import ReplicaView, copies
 from web.hosts import data as hosts
 from web.pool.data import pool_health
@@ -41,6 +41,7 @@ _PAGES = {
     "copy-failing": "copies",
     "copy-late": "copies",
     NEVER_COPIED: "copies",
+    SILENCED: "#silenced",
     **dict.fromkeys(CHECKS, "pool"),
     SCHEDULE: "doctor",
     UNUSABLE: "doctor",
@@ -93,21 +94,27 @@ def _judged(source: RequestContext, viewer: Viewer) -> _JudgedFacts:
 def _judge(source: RequestContext, viewer: Viewer) -> _JudgedFacts:
     rows = [row for row in hosts.visible_to(viewer, hosts.every_row(source)) if row.enabled]
     bad = [count for host, count in hosts.bad_backups(source).items() if viewer.may_see(host)]
-    health, alarms = pool_health(source), active_alarms(source)
+    health = pool_health(source)
+    alarms = [
+        alarm for alarm in active_alarms(source) if not viewer.limited or (alarm.host is not None and viewer.may_see(alarm.host))
+    ]
+    judged_hosts = without_silenced([(row.host, row.state) for row in rows], alarms, silences(source))
     unchecked = tuple(_unchecked(source, viewer))
     in_doubt = None if viewer.limited else read_in_doubt(source.catalogue)
     facts = OverallFacts(
-        Counter(row.state for row in rows),
+        judged_hosts.states,
         damaged=sum(count.damaged for count in bad),
         altered=sum(count.altered for count in bad),
         pool=PoolVerdict() if viewer.limited else PoolVerdict(health.findings, health.unlooked),
         copies=() if viewer.limited else [replica.state for replica in copies(source, viewer).replicas if replica.state],
         in_doubt=len(in_doubt.backups) if in_doubt else 0,
-        alarms=[alarm for alarm in alarms if not viewer.limited or (alarm.host is not None and viewer.may_see(alarm.host))],
+        alarms=judged_hosts.alarms,
         unchecked=[member.words for member in unchecked],
         now=source.now,
         alarms_checked=health.looked,
-        never=[row.host for row in rows if row.state == NEVER],
+        never=judged_hosts.never,
+        silenced_hosts=len(judged_hosts.silenced),
+        silenced_kinds=silences(source).problem_kinds,
     )
     return _JudgedFacts(judge(facts), facts, unchecked)
 
@@ -193,7 +200,7 @@ class _ProblemList:
                 yield self._of_unchecked(problem, unchecked)
             elif problem.kind == "in-doubt":
                 yield self._of_doubt(problem)
-            else:
+            elif problem.kind != SILENCED:  # these are listed apart
                 yield self._of_alarms(problem)
 
     def _of_hosts(self, problem: ProblemCount) -> Iterator[ProblemLine]:
@@ -224,7 +231,7 @@ class _ProblemList:
     def _by_cause(self, state: str) -> dict[str, list[str]]:
         causes, by_cause = hosts.causes(self._source, self._viewer), dict[str, list[str]]()
         for row in hosts.visible_to(self._viewer, hosts.every_row(self._source)):
-            if row.enabled and row.state == state and row.host in causes:
+            if row.enabled and row.state == state and row.host in causes and "silenced" not in row.flags:
                 by_cause.setdefault(causes[row.host], []).append(row.host)
         return by_cause
 

@@ -7,8 +7,9 @@ same percent-encoded text: a browser sends it unchanged.
 
 import re
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import date, datetime, time
 from urllib.parse import quote, quote_from_bytes, unquote_to_bytes, urlencode, urlsplit
+from zoneinfo import ZoneInfo
 
 from flask import abort, has_request_context, request
 
@@ -165,3 +166,14 @@ def rows_per_page(usual: int) -> int:
     if is_csv():
         return ALL_ROWS
     return min(usual, _TELEPHONE) if "Mobi" in request.user_agent.string else usual
+
+
+def day_of_form(name: str, zone: ZoneInfo) -> datetime | None:
+    """Returns the start of the day in a field of the form, in that zone; None without a day; aborts with 400 if it is none."""
+    text = request.form.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        return datetime.combine(date.fromisoformat(text), time(0), zone)
+    except ValueError:
+        abort(400, "write the day like 2027-01-31")

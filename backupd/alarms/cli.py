@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import click
@@ -19,7 +19,17 @@ from backupd.alarms.notifier import (
     require_own_catalogue,
     validate_unit,
 )
-from backupd.cli.command_context import complain_of_faults, load_reporting, pass_context, present
+from backupd.alarms.silencing import NewSilence, require_subjects, silence
+from backupd.cli.command_context import (
+    complain_of_faults,
+    complete_group,
+    complete_host,
+    load_reporting,
+    opened,
+    pass_context,
+    present,
+)
+from backupd.cli.names import DAY, expand_hosts, moment_of
 from backupd.health.pool_facts import read_pool_facts
 from backupd.health.status_report import StatusReport, opened_catalogue, status_without_catalogue, with_problem
 from btrkeep.catalogue import Catalogue, StoredAlarm
@@ -27,9 +37,11 @@ from btrkeep.catalogue.dashboard_copy import report_problem
 from btrkeep.cli import json_option, print_answer, print_error
 from btrkeep.cli.output import print_wrapped
 from btrkeep.config import ReportingConfig, page
+from btrkeep.decisions.silences import PROBLEM_KINDS, read_silences, silence_object, silence_words
 from btrkeep.errors import Exit, OperatorError, UsageError
+from btrkeep.process.proc import login_name
 from btrkeep.process.progress import is_service, tell
-from btrkeep.units import counted, format_time, printable
+from btrkeep.units import counted, format_time, local_time, printable
 
 _PATIENCE = 10.0  # seconds; a catalogue that is locked for longer is a reason for a message
 _BEGAN = "notify_began"
@@ -200,3 +212,63 @@ def _row(row: StoredAlarm) -> dict[str, Any]:
         "recovered": row.recovered,
         "times": row.times,
     }
+
+
+@click.command("silence")
+@click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host)
+@click.option("--group", "groups", multiple=True, metavar="GROUP", shell_complete=complete_group, help="All hosts of this group.")
+@click.option(
+    "--problem",
+    "problems",
+    multiple=True,
+    type=click.Choice(PROBLEM_KINDS),
+    metavar="KIND",
+    help=f"A kind of problem of the verdict, whichever it is about: {', '.join(PROBLEM_KINDS)}.",
+)
+@click.option("--until", type=DAY, metavar="DATE", help="The end: 2027-01-01, midnight in the pool's zone, or a time.")
+@click.option("--why", default="", metavar="TEXT", help="The reason; shown with the host.")
+@click.option("--disable", is_flag=True, help="Nightly runs skip the hosts until then, too.")
+@click.option("--end", is_flag=True, help="End the silence now.")
+@json_option
+@pass_context
+def silence_command(
+    ctx: click.Context,
+    hosts: tuple[str, ...],
+    groups: tuple[str, ...],
+    problems: tuple[str, ...],
+    until: date | None,
+    why: str,
+    disable: bool,
+    end: bool,
+    as_json: bool,
+) -> int:
+    """Send no notifications about each HOST until DATE, for example during maintenance.
+
+    HOST may be a pattern, such as 'web*'. `backupd status` and the dashboard list silenced problems apart, with the user and the
+    reason, and the verdict counts them as silenced. Damaged and altered backups are never silenced. When the date passes, a problem
+    that is still there is notified. Without arguments: list what is silenced.
+    """
+    with opened(ctx) as context:
+        now = context.clock.now().replace(microsecond=0)
+        names = expand_hosts(hosts, sorted({*context.config.every_host, *context.catalogue.hosts()}))
+        subjects = (
+            [("host", name) for name in names] + [("group", name) for name in groups] + [("problem", kind) for kind in problems]
+        )
+        if not subjects:
+            if until or end:
+                raise UsageError("name a HOST, a group or a kind of problem", "`backupd silence --help`")
+            active = read_silences(context.catalogue, context.config.every_host, now).active
+            lines = [f"{row.kind} {printable(row.name)}: {printable(silence_words(row))}" for row in active]
+            return print_answer([silence_object(row) for row in active], lines or ["nothing is silenced"], as_json=as_json)
+        if (until is None) == (not end):
+            raise UsageError("give either --until DATE or --end", "`backupd silence HOST --until 2027-01-01 --why TEXT`")
+        require_subjects(context.config, context.catalogue, subjects)
+        moment = moment_of(until, context.config.pool.zone) if until else None
+        if moment and moment <= now:
+            raise UsageError(f"--until {local_time(moment)} is in the past", "give a later time")
+        new = NewSilence(moment, why, login_name(), disable)
+        if failure := silence(context.pool, context.catalogue, subjects, new, now):
+            print_wrapped(f"note: this silence could not be recorded: {failure}", err=True)
+        answer = [silence_object(row) for row in context.catalogue.silences() if row.key in subjects]
+    words = f"{'disabled' if disable else 'silenced'} until {local_time(moment)}" if moment else "no longer silenced"
+    return print_answer(answer, [f"{kind} {printable(name)}: {words}" for kind, name in subjects], as_json=as_json)

@@ -13,7 +13,7 @@ from datetime import datetime
 from backupd.alarms import alarm_messages, digest
 from backupd.alarms.alarm_memory import AlarmMemory
 from backupd.alarms.alarm_messages import Message
-from backupd.alarms.deduplication import by_key, changes, remembered
+from backupd.alarms.deduplication import AlarmChanges, by_key, changes, remembered
 from backupd.alarms.events import Key, UnitFailure, find, unit_failed
 from backupd.alarms.send import Delivery, send, service_of
 from backupd.health.status_report import StatusReport, read_status
@@ -24,6 +24,7 @@ from btrkeep.config.reading import backupd_command
 from btrkeep.decisions.findings import CATALOGUE, FACT, StoredVerdict, as_text
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
 from btrkeep.decisions.schedule import SCHEDULE_FACT, schedule_text
+from btrkeep.decisions.silences import Silences, read_silences
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.units import format_time, parse_time
@@ -69,6 +70,7 @@ def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_
     stored = {row.key: row for row in every if row.what != SERVICE}
     recorded = by_key(stored.values(), now)
     alarm_changes = changes(recorded, find(report, recorded, _units(recorded)), config.notify.on, now)
+    alarm_changes = _without_silenced(alarm_changes, report.silences)
     last = memory.last_digest()
     is_due = digest.is_due(config.notify.digest, config.pool.zone, parse_time(last) if last else None, now)
     can_wait = not report.is_catalogue_read and report.is_catalogue_busy  # the next check, in five minutes, may be able to read it
@@ -94,6 +96,17 @@ def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_
     memory.write(lambda catalogue: catalogue.set_fact(FACT, as_text(StoredVerdict(now, report.verdict, report.pool_looked))))
     memory.write(lambda catalogue: catalogue.set_fact(SCHEDULE_FACT, schedule_text(report.pool.schedule, now)))
     return notify_report
+
+
+def _without_silenced(alarm_changes: AlarmChanges, silences: Silences) -> AlarmChanges:
+    """Returns the changes without messages about silenced subjects. Their rows stay as if nothing had been sent, so a problem that
+    is still there when the silence ends is sent then.
+    """
+    return replace(
+        alarm_changes,
+        alarms=tuple(alarm for alarm in alarm_changes.alarms if not silences.of_alarm(alarm)),
+        recoveries=tuple(alarm for alarm in alarm_changes.recoveries if not silences.of_alarm(alarm)),
+    )
 
 
 def read_live_status(config: Config, catalogue: Catalogue, faults: tuple[str, ...], now: datetime) -> StatusReport:
@@ -140,7 +153,8 @@ def notify_failure(
     others = [row for row in every if row.what != SERVICE and row.key != alarm.key]
     row = remembered(by_key(every, now).get(alarm.key), alarm)
     before = row.grade
-    if (row.is_notified and alarm.grade <= row.grade) or FAILURE not in config.notify.on:
+    silences = read_silences(memory.catalogue, config.every_host, now) if memory.catalogue else Silences()
+    if (row.is_notified and alarm.grade <= row.grade) or FAILURE not in config.notify.on or silences.of_alarm(row):
         if not dry_run:
             memory.keep([*others, row], memory.last_digest())
         return NotifyReport(open_alarms=[row])

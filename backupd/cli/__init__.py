@@ -67,6 +67,7 @@ COMMANDS = {
     "repair": LazyCommand("backupd.repair.cli", "make repaired copies of damaged backups"),
     "log": LazyCommand("backupd.health.cli.log", "show past runs, and rsync's messages"),
     "notify": LazyCommand("backupd.alarms.cli", "send notifications of new alarms and failures"),
+    "silence": LazyCommand("backupd.alarms.cli:silence_command", "send no notifications about a host until a date"),
     "metrics": LazyCommand("backupd.observe.cli.metrics", "print metrics of the pool and its hosts, for Prometheus"),
     "serve": LazyCommand("backupd.serve.cli.serve", "do the privileged work of the dashboard"),
     "rebuild": LazyCommand("backupd.actions.cli.rebuild", "rebuild the catalogue from the pool"),

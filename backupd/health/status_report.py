@@ -4,7 +4,6 @@
 rest.
 """
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -40,6 +39,7 @@ from btrkeep.decisions.host_state import HostStatus, host_statuses
 from btrkeep.decisions.overall import Overall, OverallFacts, judge
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
 from btrkeep.decisions.repeated import RepeatedFailure, read_steps, repeated_failures
+from btrkeep.decisions.silences import Silences, read_silences, without_silenced
 from btrkeep.decisions.trend import PoolNumbers, errors_by_name, numbers_of_sample, summed_spaces
 from btrkeep.decisions.verification import (
     BackupsInDoubt,
@@ -130,6 +130,9 @@ class StatusReport:
     in_doubt: BackupsInDoubt | None = None
     """Backups that a crash of this server may have damaged and that have not been read since; None: none."""
 
+    silences: Silences = field(default_factory=Silences)
+    """What users have silenced until a date; nothing if the catalogue could not be read."""
+
     @property
     def fault(self) -> str:
         """Returns the reason why the pool cannot be used; "" if it can be."""
@@ -155,18 +158,23 @@ class StatusReport:
         """
         patience = AlarmPatience.of(self.config)
         enabled = {host.name for host in self.config.every_host.values() if host.enabled}
+        states = [(host.host, host.state) for host in self.hosts if host.host in enabled]
+        active = (alarm for alarm in alarms if patience.is_active(alarm, self.now))
+        hosts = without_silenced(states, active, self.silences)
         facts = OverallFacts(
-            Counter(host.state for host in self.hosts if host.host in enabled),
+            hosts.states,
             damaged=sum(backups for backups, _ in self.damaged.values()),
             altered=len(self.altered),
             pool=self.verdict,
             copies=[copy.state for copy in self.copies],
             in_doubt=len(self.in_doubt.backups) if self.in_doubt else 0,
-            alarms=[alarm for alarm in alarms if patience.is_active(alarm, self.now)],
+            alarms=hosts.alarms,
             unchecked=() if self.is_catalogue_read else ("hosts unknown without the catalogue",),
             now=self.now,
             alarms_checked=checked,
-            never=[host.host for host in self.hosts if host.state == "never" and host.host in enabled],
+            never=hosts.never,
+            silenced_hosts=len(hosts.silenced),
+            silenced_kinds=self.silences.problem_kinds,
         )
         return judge(facts)
 
@@ -231,6 +239,7 @@ def read_report(
         verifications=verification_counts(catalogue, now),
         repeated=repeated_failures(read_steps(catalogue, filesystem), now),
         in_doubt=read_in_doubt(catalogue),
+        silences=read_silences(catalogue, config.every_host, now),
     )
 
 

@@ -12,10 +12,12 @@ from btrkeep.catalogue import HostFacts
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.config_model import not_configured
 from btrkeep.decisions.due import is_due, is_late, next_chance, next_window, retry_from, window_end
+from btrkeep.decisions.silences import Silences, silence_words
 from btrkeep.errors import UsageError
 from btrkeep.units import local_time
 
 _TRIED = frozenset({"failed", "partial", "suspect", "skipped"})
+_NO_SILENCES = Silences()
 _STOPPED = frozenset({CauseCode.SIGNAL, CauseCode.WINDOW_CLOSED})
 
 
@@ -47,11 +49,13 @@ def plan(
     catch_up: bool = False,
     scheduled: bool = False,
     copies: Mapping[str, str] = MappingProxyType({}),
+    silences: Silences = _NO_SILENCES,
 ) -> list[PlannedHost]:
     """Returns what a run would do, in its order. Raises UsageError for a name that is not configured.
 
     `copies`: the replica of each host that is fetched from another pool: no night backs it up. `scheduled`: a timer starts runs
-    often, so a host whose last attempt made no complete backup waits before the next attempt.
+    often, so a host whose last attempt made no complete backup waits before the next attempt. `silences`: hosts that a user has
+    disabled until a date are skipped unless they are named.
 
     The host whose last attempt is the oldest comes first, so that a host which fails or takes long cannot starve the others. A host
     that was silent until a time limit would occupy a slot again for as long: it comes after the others, for one night only.
@@ -63,10 +67,18 @@ def plan(
     left = [_copy(host, copies[host.name]) for host in hosts if host.name in copies]
     left += [PlannedHost(host, False, CALLS) for host in hosts if host.calls and host.name not in copies]
     own = [host for host in hosts if host.name not in copies and not host.calls]
+    left += [PlannedHost(host, False, reason) for host in own if (reason := why_paused(host.name, silences))]
+    own = [host for host in own if not why_paused(host.name, silences)]
     if everything:
         return [PlannedHost(host, True, "requested with --all") for host in own] + left
     nights = [_of_the_night(host, facts.get(host.name), config.pool.zone, now, catch_up) for host in own]
     return [_unless_tried(entry, facts.get(entry.host.name), now) if scheduled else entry for entry in nights] + left
+
+
+def why_paused(host: str, silences: Silences) -> str:
+    """Returns until when, by whom and why nightly runs skip the host; "": they do not."""
+    silence = silences.pause_of(host)
+    return silence_words(silence) if silence else ""
 
 
 def _named(config: Config, name: str) -> PlannedHost:

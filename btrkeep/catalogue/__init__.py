@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from btrkeep.catalogue.backups import BackupStateStore, BackupStore
 from btrkeep.catalogue.facts import HistoryStore
 from btrkeep.catalogue.hosts import HostStore
-from btrkeep.catalogue.model_alarm import StoredAlarm
+from btrkeep.catalogue.model_alarm import Silence, StoredAlarm
 from btrkeep.catalogue.model_backup import (
     EXPIRY_OUTCOMES,
     KILLED,
@@ -56,7 +56,7 @@ from btrkeep.catalogue.readonly import CatalogueUnready, state_mark
 from btrkeep.catalogue.runs import NightQueries, RunStore, RunSummaries
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import CatalogueBusy, CatalogueDamaged, CatalogueFull, CatalogueUnusable
-from btrkeep.catalogue.tables import alarm
+from btrkeep.catalogue.tables import alarm, silence
 from btrkeep.catalogue.verifications import DamageStore, VerificationStore
 
 __all__ = [
@@ -97,6 +97,7 @@ __all__ = [
     "RunVolume",
     "Sample",
     "SampleMark",
+    "Silence",
     "StateFromNotes",
     "StoredAlarm",
     "VerificationFacts",
@@ -105,6 +106,7 @@ __all__ = [
 ]
 
 _DROP = "DELETE FROM alarm WHERE what = :what AND subject = :subject"
+_DROP_SILENCE = "DELETE FROM silence WHERE kind = :kind AND name = :name"
 
 
 class AlarmStore(CatalogueSession):
@@ -120,6 +122,17 @@ class AlarmStore(CatalogueSession):
         with self._writing("alarms written") as session:
             session.run_many(_DROP, [{"what": event, "subject": subject} for event, subject in (*(row.key for row in rows), *gone)])
             alarm.add(session, rows)
+
+    def silences(self) -> list[Silence]:
+        """Returns what is silenced, by kind and name; also silences that have ended."""
+        return silence.find(self._reader, "ORDER BY kind, name")
+
+    def put_silences(self, changed: Iterable[Silence], gone: Iterable[tuple[str, str]] = ()) -> None:
+        """In one transaction: inserts or replaces some silences and deletes others, by kind and name."""
+        rows = list(changed)
+        with self._writing("silences written") as session:
+            session.run_many(_DROP_SILENCE, [{"kind": kind, "name": name} for kind, name in (*(row.key for row in rows), *gone)])
+            silence.add(session, rows)
 
 
 class Catalogue(

@@ -91,6 +91,36 @@ class AlarmSubject:
         return f"{self.kind} {self.name}" if self.name else self.kind
 
 
+SILENCE_KINDS = ("host", "group", "problem")
+"""What can be silenced: a host, the hosts of a group, or a kind of problem of the verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A host, a group or a kind of problem about which no notifications are sent until a date. The fields are in the order of the
+    columns.
+    """
+
+    kind: str
+    """One of SILENCE_KINDS."""
+    name: str
+    """The name of the host or the group, or the kind of problem."""
+    until: datetime
+    """When it ends."""
+    who: str
+    """The user who silenced it."""
+    why: str
+    """The user's reason."""
+    since: datetime
+    """When it was silenced."""
+    paused: bool
+    """True if nightly runs skip the host, too."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.kind, self.name
+
+
 @dataclass(frozen=True, slots=True)
 class StoredAlarm:
     """A problem with one subject, current or past, and the notifications sent for it. The fields are in the order of the

@@ -14,13 +14,13 @@ from typing import Any, Generic, TypeVar, get_origin
 
 from btrkeep.backup_states import Cause
 from btrkeep.catalogue import sqlite
-from btrkeep.catalogue.model_alarm import StoredAlarm
+from btrkeep.catalogue.model_alarm import Silence, StoredAlarm
 from btrkeep.catalogue.model_backup import Backup, Dedupe, Expiry, Progress, Run
 from btrkeep.catalogue.model_pool import Balance, BalanceStep, FreeSpaceScore, Sample
 from btrkeep.catalogue.model_verification import ComparedBackup, Damage, VerifiedBackup
 from btrkeep.catalogue.sqlite import Session, Values
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """The number of the newest file in schema/."""
 APPLICATION_ID = 0x6274726B
 """The letters "btrk", in the header of the file: https://www.sqlite.org/fileformat.html#application_id"""
@@ -188,6 +188,7 @@ balance = JobTable(
 balance_step = Table("balance_step", BalanceStep, _kinds(BalanceStep))
 sample = Table("sample", Sample, _kinds(Sample))
 alarm = Table("alarm", StoredAlarm, _kinds(StoredAlarm))
+silence = Table("silence", Silence, _kinds(Silence))
 damage = Table("damage", Damage, _kinds(Damage))
 verification = Table("verification", VerifiedBackup, _kinds(VerifiedBackup))
 comparison = Table("comparison", ComparedBackup, _kinds(ComparedBackup))
@@ -195,5 +196,5 @@ NOTED = (damage.name, verification.name, comparison.name)
 """Tables of results about backups. Their rows remain when a backup's row is replaced, and are deleted with the backup."""
 TABLES: tuple[Table[Any], ...] = (
     *(backup, run, progress, expiry, score, balance, balance_step, sample, alarm),
-    *(damage, verification, comparison, dedupe),
+    *(damage, verification, comparison, dedupe, silence),
 )

@@ -46,6 +46,8 @@ class Overall:
         words = ", ".join(problem.words for problem in self.problems)
         if not words:
             return "All is well"
+        if self.level == OK:
+            return f"Nothing else needs attention: {words}"
         return f"{'Not everything could be checked' if self.level == UNKNOWN else 'Needs attention'}: {words}"
 
 
@@ -75,6 +77,10 @@ class OverallFacts:
     """When alarms were last checked; None: never."""
     never: Collection[str] = ()
     """The enabled hosts that have no complete backup yet."""
+    silenced_hosts: int = 0
+    """Number of hosts that need attention and are silenced: they are not in `states`, `never` and `alarms`."""
+    silenced_kinds: Collection[str] = ()
+    """Kinds of problems that are silenced; their problems are counted as silenced only."""
 
 
 _Words = Callable[[int], str]
@@ -87,6 +93,8 @@ def _hosts(state: str) -> _Words:
 
 
 NEVER, NEVER_COPIED = "never", "copy-never"
+SILENCED = "silenced"
+"""The kind under which the verdict counts problems that are silenced until a date."""
 PROBLEM_STATES: Mapping[str, tuple[str, _Words]] = {
     "failing": (ERROR, _hosts("failing")),
     "suspect": (WARNING, _hosts("with a suspect backup")),
@@ -138,6 +146,7 @@ _ALARMS: Mapping[str, _Words] = {
     kinds.SERVICE: lambda count: f"{counted(count, 'notification service')} failing",
 }
 """Alarms of kinds that nothing else of the verdict has."""
+ALARM_KINDS = tuple(_ALARMS)
 
 
 def overall_as_json(overall: Overall) -> dict[str, Any]:
@@ -151,8 +160,12 @@ def overall_as_json(overall: Overall) -> dict[str, Any]:
 
 def judge(facts: OverallFacts) -> Overall:
     """Returns the verdict: errors first, then warnings, then what is unknown."""
-    problems = sorted(_problems(facts), key=lambda problem: -findings.LEVELS.index(problem.level))
-    return Overall(tuple(problems))
+    every = list(_problems(facts))
+    problems = [problem for problem in every if problem.kind not in facts.silenced_kinds]
+    silenced = facts.silenced_hosts + sum(problem.count for problem in every if problem.kind in facts.silenced_kinds)
+    if silenced:
+        problems.append(ProblemCount(SILENCED, OK, silenced, f"{silenced:,} silenced"))
+    return Overall(tuple(sorted(problems, key=lambda problem: -findings.LEVELS.index(problem.level))))
 
 
 def _problems(facts: OverallFacts) -> Iterator[ProblemCount]:

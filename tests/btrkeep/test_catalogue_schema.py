@@ -40,6 +40,7 @@ from btrkeep.catalogue import (
     Progress,
     Run,
     Sample,
+    Silence,
     StoredAlarm,
     VerifiedBackup,
     migrate,
@@ -99,6 +100,7 @@ ROWS: dict[str, type] = {
     "backup": Backup, "run": Run, "progress": Progress, "expiry": Expiry, "score": FreeSpaceScore, "balance": Balance,
     "balance_step": BalanceStep, "sample": Sample, "alarm": StoredAlarm, "damage": Damage,
     "verification": VerifiedBackup, "comparison": ComparedBackup, "dedupe": Dedupe,
+    "silence": Silence,
 }  # fmt: skip
 OPTIONAL = {"warnings", "last_lines", "before", "after"}  # nothing in them is NULL
 

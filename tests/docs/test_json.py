@@ -96,6 +96,7 @@ def answers(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str
     answer["quota"] = nights.json("quota", "show")
     answer["drill --dry-run"], answer["drill"] = nights.json("drill", "--dry-run"), nights.json("drill")
     answer["notify"] = nights.json("notify", "--dry-run")
+    answer["silence"] = nights.json("silence", "web1", "--until", "2099-01-01", "--why", "new disk")
     answer["metrics"] = [
         family for family in nights.json("metrics") if family["name"] == "btrkeep_hosts"
     ]  # each has its own labels

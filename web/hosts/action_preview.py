@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from btrkeep.backup_states import SUSPECT
+from btrkeep.catalogue import Silence
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import backup_name
+from web.alarms import silence_remark, silences
 from web.hosts.data import NOT_OURS, HostRow
 from web.running import running
 from web.source import RequestContext
@@ -27,7 +29,10 @@ def plan_action(source: RequestContext, viewer: Viewer, verb: str, rows: Sequenc
     """Returns what would happen with each host, those first with which something would."""
     transfers = frozenset(transfer.host for transfer in running(source, viewer).transfers) if verb == "run" else frozenset[str]()
     suspect = _newest_suspect(source, rows) if verb == "accept" else {}
-    plans = [_plan(verb, row, row.host in transfers, suspect.get(row.host, "")) for row in rows]
+    if verb in ("silence", "disable", "enable"):
+        plans = [_plan_silence(verb, row, silences(source).of_host(row.host), viewer) for row in rows]
+    else:
+        plans = [_plan(verb, row, row.host in transfers, suspect.get(row.host, "")) for row in rows]
     return tuple(sorted(plans, key=lambda plan: not plan.target))
 
 
@@ -47,6 +52,20 @@ def _plan(verb: str, row: HostRow, is_running: bool, suspect: str) -> PlannedAct
     if not suspect:
         return PlannedAction(row, "", "has no suspect backup")
     return PlannedAction(row, f"{row.host}@{suspect}", f"{suspect} counts as complete: {row.cause or 'no reason is recorded'}")
+
+
+def _plan_silence(verb: str, row: HostRow, silence: Silence | None, viewer: Viewer) -> PlannedAction:
+    now = f"; now {silence_remark(silence, viewer)}" if silence else ""
+    if verb == "enable":
+        if silence and silence.kind == "host":
+            return PlannedAction(row, row.host, f"ends: {silence_remark(silence, viewer)}")
+        why = "its group is silenced: `backupd silence --group GROUP --end`" if silence else "it is not silenced"
+        return PlannedAction(row, "", "`enabled = false` is in its configuration" if "disabled" in row.flags else why)
+    if verb == "silence":
+        return PlannedAction(row, row.host, f"no notifications, except about damage{now}")
+    if row.state in NOT_OURS or not row.enabled:
+        return PlannedAction(row, "", "nightly runs skip it already")
+    return PlannedAction(row, row.host, f"nightly runs skip it, and no notifications, except about damage{now}")
 
 
 def _newest_suspect(source: RequestContext, rows: Sequence[HostRow]) -> dict[str, str]:

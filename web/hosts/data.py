@@ -34,7 +34,7 @@ from btrkeep.decisions.host_state import (
 from btrkeep.decisions.overall import NEVER, PROBLEM_STATES
 from btrkeep.serving.viewer import Viewer
 from web import running
-from web.alarms import active_alarms
+from web.alarms import active_alarms, silences
 from web.api import OneOf, either_way
 from web.copies import copies_behind
 from web.hosts import nights
@@ -47,8 +47,8 @@ UNCONFIGURED = "unconfigured"
 """The state of a host that has backups, but is not configured: it was removed, or was not added yet, as after an import."""
 ALL_STATES = (*STATES, UNCONFIGURED, COPY)
 NOT_OURS = (UNCONFIGURED, COPY)
-FLAGS = ("damaged", "altered", "behind", "disabled")
-"""What a host may be besides its state: it has damaged or altered backups, a copy of it is behind, or it is not enabled."""
+FLAGS = ("damaged", "altered", "behind", "disabled", "silenced")
+"""What a host may be besides its state: damaged or altered backups, a copy that is behind, not enabled, silenced until a date."""
 PROBLEMS = "problems"
 """The filter for all hosts that need attention."""
 _ALWAYS_SHOWN = frozenset(STATES) - {UNKNOWN}
@@ -109,7 +109,7 @@ class HostRow:
 
 
 def _has_bad_flag(row: HostRow) -> bool:
-    return any(flag != "disabled" for flag in row.flags)
+    return any(flag not in ("disabled", "silenced") for flag in row.flags)
 
 
 def _badness(row: HostRow) -> int:
@@ -137,7 +137,7 @@ class Query:
         OneOf(("", PROBLEMS, *ALL_STATES, *FLAGS)),
         Field(
             description="`problems`: only hosts that need attention. A state: only hosts in that state. `damaged`, `altered`: only "
-            "hosts with such backups. `behind`: only hosts of which a copy is behind. `disabled`: only disabled hosts."
+            "hosts with such backups. `behind`: only hosts of which a copy is behind. `disabled`, `silenced`: only such hosts."
         ),
     ] = ""
     group: Annotated[str, Field(max_length=255, description="Only hosts of this group.")] = ""
@@ -205,7 +205,7 @@ def _flagged(row: HostRow, flags: tuple[str, ...], overdue: Collection[str]) -> 
     if not flags and not is_bad:
         return row
     flagged = replace(row, flags=flags)
-    return replace(flagged, problem=is_bad or _has_bad_flag(flagged))
+    return replace(flagged, problem=(is_bad and "silenced" not in flags) or _has_bad_flag(flagged))
 
 
 def row_of(
@@ -378,11 +378,12 @@ def flags_of(source: RequestContext, row: HostRow) -> tuple[str, ...]:
 
 def _flags(source: RequestContext) -> Callable[[HostRow], tuple[str, ...]]:
     """Returns a function that returns those of FLAGS that apply to a host."""
-    bad_hosts, behind = bad_backups(source), copies_behind(source)
+    bad_hosts, behind, silenced = bad_backups(source), copies_behind(source), silences(source)
 
     def flags(row: HostRow) -> tuple[str, ...]:
         bad = bad_hosts.get(row.host)
-        applies = (bool(bad and bad.damaged), bool(bad and bad.altered), row.host in behind, is_disabled(row))
+        is_silenced = bool(silenced.active) and silenced.of_host(row.host) is not None
+        applies = (bool(bad and bad.damaged), bool(bad and bad.altered), row.host in behind, is_disabled(row), is_silenced)
         return tuple(flag for flag, applies_now in zip(FLAGS, applies, strict=True) if applies_now) if any(applies) else ()
 
     return flags

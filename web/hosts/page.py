@@ -5,7 +5,7 @@ Each action has a page that describes its effect, with a form; the root service 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -15,6 +15,7 @@ from werkzeug.wrappers import Response
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import LONGEST_REASON, MOST_TARGETS
 from btrkeep.units import counted, format_duration, format_time, parse_backup_name
+from web.alarms import silence_remark, silences
 from web.api import either_way
 from web.copies import copies_behind
 from web.filters import absolute
@@ -23,7 +24,7 @@ from web.hosts.charts import HostChart, duration_chart, new_chart, shape, size_c
 from web.hosts.data import ALL_STATES, FLAGS, ORDERS, PER_PAGE, PROBLEMS, HostRow, Query, bad_backups, host_list, matching_rows
 from web.hosts.host import HostPage, backup_of, host_page, near_names
 from web.jobs.data import RequestedJob, requested_job
-from web.request_values import choice, rows_per_page
+from web.request_values import choice, day_of_form, rows_per_page
 from web.running import running
 from web.service_client import root_service
 from web.source import operator_only, require_visible_host, source, viewer
@@ -96,8 +97,13 @@ ACTIONS = {
         ),
     )
 }
-BULK_ACTIONS = {verb: ACTIONS[verb] for verb in ("run", "hold", "accept")}
-"""Actions for several hosts at once."""
+BULK_ACTIONS = {
+    **{verb: ACTIONS[verb] for verb in ("run", "hold", "accept")},
+    "silence": Action("silence", "Silence", "Silence", "", asks_why=True, asks_until=True, several="Silence until"),
+    "disable": Action("disable", "Disable", "Disable", "", asks_why=True, asks_until=True, several="Disable until"),
+    "enable": Action("enable", "Enable", "Enable", "", several="Enable"),
+}
+"""Actions for several hosts at once. The last three request a silence, a silence with a pause of the runs, and its end."""
 
 
 @blueprint.get("/hosts")
@@ -139,7 +145,14 @@ def act_on_all(verb: str) -> str:
         abort(400, "no host was chosen")
     if len(targets) > MOST_TARGETS:
         abort(400, f"choose at most {MOST_TARGETS} hosts at a time")
-    results = root_service().ask("bulk", action=verb, targets=targets, **_reason_and_end(action))
+    arguments = _reason_and_end(action)
+    if verb in ("silence", "disable", "enable"):
+        if action.asks_until and "until" not in arguments:
+            abort(400, "give the day on which it ends")
+        answer = root_service().ask("silence", targets=targets, disable=verb == "disable", **arguments)
+        results = [{"host": subject["name"], "job": None, "error": None} for subject in answer["silenced"]]
+    else:
+        results = root_service().ask("bulk", action=verb, targets=targets, **arguments)
     return render_template("hosts/bulk_done.html", action=action, results=results)
 
 
@@ -147,7 +160,7 @@ def _reason_and_end(action: Action) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     if action.asks_why:
         arguments["why"] = " ".join(request.form.get("why", "").split())
-    if action.asks_until and (until := _until()):
+    if action.asks_until and (until := day_of_form("until", source().config.zone)):
         arguments["until"] = format_time(until)
     return arguments
 
@@ -159,6 +172,8 @@ def _remarks(row: HostRow) -> list[tuple[str, str]]:
     words = ", ".join(f"{counted(count, 'backup')} {flag}" for count, flag in counts if count)
     remarks = [(words, "is-bad")] if words else []
     remarks += [(f"its copy in {copy.replica} is {format_duration(copy.age)} old", "is-late") for copy in behind]
+    if silence := silences(source()).of_host(row.host):
+        remarks.append((silence_remark(silence, viewer()), "is-late"))
     return remarks + ([("not enabled: nightly runs skip it", "is-late")] if "disabled" in row.flags else [])
 
 
@@ -177,6 +192,7 @@ def host(host: str) -> Response | str | tuple[str, int]:
         row=page.row,
         tab=tab,
         behind=copies_behind(here).get(host, ()),
+        silence=silence_remark(silence, who) if (silence := silences(here).of_host(host)) else "",
         charts=_charts(page, here.config.zone) if tab == "trends" else [],
         exact=exact is not None,
         problem=problem,
@@ -266,17 +282,6 @@ def _name_of_form() -> str:
     if parse_backup_name(name) is None:
         abort(400, "name a backup")
     return name
-
-
-def _until() -> datetime | None:
-    """Returns the start of the given day, in the pool's zone; None without a day."""
-    text = request.form.get("until", "").strip()
-    if not text:
-        return None
-    try:
-        return datetime.combine(date.fromisoformat(text), time(0), source().config.zone)
-    except ValueError:
-        abort(400, "write the day like 2027-01-31")
 
 
 def _after(host: str, answer: Any) -> str:

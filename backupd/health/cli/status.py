@@ -33,6 +33,7 @@ from btrkeep.decisions.host_state import COPY, STATES
 from btrkeep.decisions.overall import Overall, overall_as_json
 from btrkeep.decisions.pool_health import clock_findings
 from btrkeep.decisions.repeated import dedupe_words, repeated_object, repeated_words
+from btrkeep.decisions.silences import silence_object
 from btrkeep.decisions.verification import VerificationState, in_doubt_words
 from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
 from btrkeep.pool import qgroups
@@ -303,6 +304,7 @@ class _Status:
             "in_doubt": view.in_doubt_as_json(report.in_doubt),
             "dedupe": view.dedupe_as_json(report.dedupe) if report.dedupe else None,
             "repeated": [repeated_object(failure) for failure in report.repeated],
+            "silenced": [silence_object(silence) for silence in report.silences.active],
             "failed": [view.failed_job_as_json(alarm) for alarm in self.failed_jobs],
             "proposals": self.proposals,
             "verdict": overall_as_json(self.overall) if self.overall else None,
@@ -322,6 +324,7 @@ class _Status:
                 click.echo("no host is in that state" if chosen else "no host is in that group")
             view.show_damaged(report.damaged)
             view.show_altered(report.altered, self.command)
+            view.show_silences(report.silences.active)
         elif host:
             if report.hosts:
                 view.show_one(report.hosts[0], report.running, report.now, report.last_reads.get(host))
@@ -331,6 +334,7 @@ class _Status:
             view.show_damaged({name: damage for name, damage in report.damaged.items() if name == host})
             view.show_altered([backup for backup in report.altered if backup[0] == host], self.command)
             view.show_lags(report.copies, host)
+            view.show_silences(report.silences.active)
         else:
             view.show_all(report.hosts, report.running, report.now, has_copies=bool(report.copies))
             view.show_unconfigured(self.unconfigured)
@@ -347,6 +351,7 @@ class _Status:
                 click.echo(click.style("repeated: ", fg="yellow") + repeated_words(failure))
             view.show_failed_jobs(self.failed_jobs)
             view.show_proposals(self.proposals)
+            view.show_silences(report.silences.active)
             if report.dedupe:
                 click.echo(f"last dedupe: {local_time(report.dedupe.started)}, {dedupe_words(report.dedupe)}")
             if report.in_doubt:
@@ -378,6 +383,7 @@ def _only(status: _Status, chosen: frozenset[str], states: Sequence[str]) -> _St
     report = status.report
     hosts = tuple(host for host in report.hosts if host.host in chosen and (not states or host.state in states))
     names = {host.host for host in hosts}
+    silences = map(report.silences.of_host, sorted(names))
     return replace(
         status,
         report=replace(
@@ -387,6 +393,7 @@ def _only(status: _Status, chosen: frozenset[str], states: Sequence[str]) -> _St
             unverified=tuple(name for name in report.unverified if name in names),
             damaged={name: damage for name, damage in report.damaged.items() if name in names},
             altered=tuple(backup for backup in report.altered if backup[0] in names),
+            silences=replace(report.silences, active=tuple({silence.key: silence for silence in silences if silence}.values())),
         ),
         unconfigured={name: count for name, count in status.unconfigured.items() if name in chosen} if not states else {},
     )
@@ -399,7 +406,10 @@ def _read_status(context: _StatusSources, host: str | None, synchronised: bool |
     overall = None if host else report.overall(alarms, checked.looked if checked else None)
     if host is not None:
         hosts = tuple(status for status in report.hosts if status.host == host)
-        report = replace(report, hosts=hosts, running=tuple(progress for progress in report.running if progress.host == host))
+        silence = report.silences.of_host(host)
+        silences = replace(report.silences, active=(silence,) if silence else ())
+        running = tuple(progress for progress in report.running if progress.host == host)
+        report = replace(report, hosts=hosts, running=running, silences=silences)
     return _Status(
         context,
         report,

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from backupd.cli import colours
-from btrkeep.catalogue import KILLED, Dedupe, Progress, StoredAlarm
+from btrkeep.catalogue import KILLED, Dedupe, Progress, Silence, StoredAlarm
 from btrkeep.cli import print_listing
 from btrkeep.cli.listings import Column, objects, table
 from btrkeep.cli.output import print_wrapped
@@ -19,6 +19,7 @@ from btrkeep.decisions.copy_status import FETCHED_BY, CopyStatus, HostLag, Repli
 from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, failure_words, proven_words, repeat_arguments
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus
 from btrkeep.decisions.overall import Overall
+from btrkeep.decisions.silences import silence_words
 from btrkeep.decisions.verification import BackupsInDoubt, VerificationState
 from btrkeep.units import counted, format_duration, format_share, format_size, local_time, names_in_words, printable
 
@@ -194,6 +195,15 @@ def show_failed_jobs(alarms: Sequence[StoredAlarm]) -> None:
         click.echo(click.style("failed: ", fg="red", bold=True) + printable(f"{alarm.text} (since {local_time(alarm.since)})"))
     if len(alarms) > _MOST_FAILED:
         click.echo(f"and {counted(len(alarms) - _MOST_FAILED, 'more failed job')}")
+
+
+def show_silences(silences: Sequence[Silence]) -> None:
+    """Prints a line for each host, group and kind of problem that is silenced; nothing if there are none."""
+    for silence in silences[:_MOST_FAILED]:
+        subject = silence.name if silence.kind == "host" else f"{silence.kind} {silence.name}"
+        print_wrapped(click.style("silenced: ", fg="yellow") + printable(f"{subject}: {silence_words(silence)}"))
+    if len(silences) > _MOST_FAILED:
+        click.echo(f"and {counted(len(silences) - _MOST_FAILED, 'more silence')}; `backupd silence` lists them")
 
 
 def show_pool(verdict: health.PoolVerdict) -> None:

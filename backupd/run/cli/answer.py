@@ -25,6 +25,7 @@ from backupd.run.slots import HeldSlots, slots_of
 from btrkeep.catalogue import Catalogue, CatalogueUnready
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.due import latest
+from btrkeep.decisions.silences import read_silences, silence_words
 from btrkeep.errors import Exit, LockHeld, OperatorError
 from btrkeep.pool.locks import read_holder, take_lock
 from btrkeep.pool.marker import Pool
@@ -126,6 +127,8 @@ def _decide(config: Config, pool: Pool, host: HostConfig, now: datetime, slots: 
         if fetched_hosts(pool, catalogue, config.hosts).get(host.name):
             raise _Later("this server fetches the host's backups from another server", timedelta(days=1))
         facts = catalogue.host_facts(latest(now)).get(host.name)
+        if pause := read_silences(catalogue, config.hosts, now).pause_of(host.name):
+            raise _Later(silence_words(pause), min(timedelta(days=1), pause.until - now))
     answered = answer_call(host, facts, config.pool.zone, now)
     if not answered.entry.runs:
         raise _Later(answered.entry.reason, answered.again)

@@ -36,6 +36,7 @@ from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.output import has_live_terminal, notices_on_stderr, print_wrapped
 from btrkeep.config import Config
 from btrkeep.decisions.due import latest
+from btrkeep.decisions.silences import read_silences
 from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, UsageError, report_error
 from btrkeep.process.proc import start_time
 from btrkeep.process.programs import paste_line
@@ -126,6 +127,7 @@ def command(ctx: click.Context, hosts: tuple[str, ...], **options: Any) -> int:
                 catch_up=given.catch_up,
                 scheduled=given.scheduled,
                 copies=copies,
+                silences=read_silences(context.catalogue, context.config.hosts, moment),
             )
 
         if given.dry_run:
@@ -168,7 +170,8 @@ def _idle_config(ctx: click.Context, *, catch_up: bool) -> Config | None:
             if any(start_time(run.pid) != run.pid_started for run in catalogue.unfinished_runs()):
                 return None
             copies = fetched_hosts(pool, catalogue, config.hosts)
-            entries = plan(config, catalogue.host_facts(latest(moment)), moment, catch_up=catch_up, scheduled=True, copies=copies)
+            facts, silences = catalogue.host_facts(latest(moment)), read_silences(catalogue, config.hosts, moment)
+            entries = plan(config, facts, moment, catch_up=catch_up, scheduled=True, copies=copies, silences=silences)
     except (OperatorError, OSError):
         return None
     return None if any(entry.runs for entry in entries) else config

@@ -10,6 +10,7 @@ from backupd.serve import request_checks as checks
 from backupd.serve.request_checks import LONGEST_NAME, Argument, Right
 from backupd.serve.service_context import ConcurrencyLimit
 from btrkeep.choices import CURVES, OVERWRITE, SERVICE_VERBS
+from btrkeep.decisions.silences import PROBLEM_KINDS
 from btrkeep.serving.protocol import LONGEST_ANSWER, LONGEST_REASON
 from btrkeep.serving.viewer import LIST_BYTES, Viewer
 
@@ -140,6 +141,19 @@ _VERBS: Mapping[str, Verb] = {
     "hold": Verb("protection", {**_NAMED, **_WHY, **_UNTIL}, Right.OPERATE, _SHORT),
     "release": Verb("protection", _NAMED, Right.OPERATE, _SHORT),
     "accept": Verb("protection", {**_NAMED, **_WHY}, Right.OPERATE, _SHORT),
+    "silence": Verb(
+        "protection",
+        {
+            "targets": Argument(checks.targets, ()),
+            "group": Argument(checks.optional(checks.host), None),
+            "problem": Argument(checks.optional(checks.choice(*PROBLEM_KINDS)), None),
+            **_WHY,
+            **_UNTIL,
+            "disable": Argument(checks.flag, False),
+        },
+        Right.OPERATE,
+        _SHORT,
+    ),
     "run": Verb("tasks", _HOST, Right.OPERATE, _SHORT),
     "bulk": Verb(
         "bulk",
