@@ -57,6 +57,10 @@ FILES = {
     "compare": "/files/shop/compare?path={source}&before={first}",
     "restore": "/restore/shop?path={source}/prices.txt",
     "doctor": "/doctor",
+    "change": "/hosts/shop/change",
+    "newhost": "/changes/new",
+    "changes": "/changes",
+    "proposal": "/changes/{proposal}",
 }
 TALLEST = 2600
 """Maximum height of a picture, in pixels."""
@@ -94,7 +98,10 @@ def site_of(hosts: str) -> Iterator[tuple[Dashboard, dict[str, str]]]:
     if hosts == "site":
         with real_shop(btrfs.make(size="2G")) as web:
             assert web.nights
-            words = {"source": str(web.nights.source), "first": web.nights.names("shop")[0]}
+            assert web.service
+            keys = {"exclude+": ["/srv/shop/tmp/*"], "retention.daily": 7}
+            proposal = web.service.agent("alice").ask("propose", host="shop", keys=keys, why="the disk is nearly full")
+            words = {"source": str(web.nights.source), "first": web.nights.names("shop")[0], "proposal": proposal["id"]}
             yield web, {name: path.format(**words) for name, path in FILES.items()}
         return
     with own_folder() as place:

@@ -17,7 +17,7 @@ from btrkeep import __version__
 from btrkeep.decisions.overall import Overall
 from btrkeep.errors import OperatorError
 from btrkeep.serving.viewer import Viewer
-from web import account, copies, doctor, endpoints, error_pages, filters, health, log, overview, site_search
+from web import account, changes, copies, doctor, endpoints, error_pages, filters, health, log, overview, site_search
 from web.auth import sessions
 from web.auth.sessions import cookie_key
 from web.csv_tables import as_csv
@@ -72,6 +72,7 @@ PAGES = (
     DashboardPage(log.blueprint, "/log", "Log"),
     DashboardPage(doctor.blueprint, "/doctor", "Doctor", is_of_whole_pool=True),
     DashboardPage(account.blueprint),
+    DashboardPage(changes.blueprint),
     DashboardPage(site_search.blueprint),
     DashboardPage(health.blueprint),
 )
