@@ -17,7 +17,7 @@ from btrkeep.units import parse_time, seconds_between
 from web.api import JOBS, ApiRequest, Endpoint, IdParameter, Moment, OneOf
 from web.mapping import from_row
 from web.redaction import host_error, host_line
-from web.request_values import choice, moment, number
+from web.request_values import choice, moment, number, rows_per_page
 from web.running import is_alive
 from web.source import source, viewer, visible_hosts
 
@@ -130,7 +130,7 @@ def index() -> str:
     kept = {name: value for name in ("host", "outcome", "since") if (value := request.args.get(name, "").strip())}
     return render_template(
         "log/log.html",
-        page=log_page(here.catalogue, wanted, here.now),
+        page=log_page(here.catalogue, wanted, here.now, rows_per_page(PAGE)),
         host=host,
         outcome=outcome,
         since=request.args.get("since", "").strip(),

@@ -65,7 +65,7 @@ class Action:
 ACTIONS = {
     action.verb: action
     for action in (
-        Action("run", "Run now", "Run now", "A run of {host} was requested.", several="Run now"),
+        Action("run", "Run now", "Run now", "Backup of {host} requested.", several="Run now"),
         Action(
             "hold",
             "Hold a backup",

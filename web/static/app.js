@@ -37,30 +37,24 @@
     box.scrollLeft = newest.offsetLeft + newest.offsetWidth - box.clientWidth;
   }
 
-  // "3 minutes ago" grows in an open page, by the server's clock, as `relative` of filters.py writes it.
-  const ahead = Date.parse(document.body.dataset.now) - Date.now(), words = new Intl.RelativeTimeFormat("en");
+  // "3 minutes ago" grows in an open page, as `relative` of filters.py.
+  const ahead = Date.parse(document.body.dataset.now) - Date.now(), ago = new Intl.RelativeTimeFormat("en");
   setInterval(() => {
-    for (const time of document.querySelectorAll("[data-ago]")) {
-      const past = (Date.now() + ahead - Date.parse(time.dateTime)) / 1000, far = Math.abs(past);
-      const [size, unit] = far < 5400 ? [60, "minute"] : far < 129600 ? [3600, "hour"] : [86400, "day"];
-      const text = far >= 60 ? words.format(-Math.trunc(past / size), unit) : past > -2 ? "just now" : "in a moment";
-      time.textContent = time.textContent.replace(time.dataset.ago, text);
-      time.dataset.ago = text;
+    for (const e of document.querySelectorAll("[data-ago]")) {
+      const past = (Date.now() + ahead - Date.parse(e.dateTime)) / 6e4, far = Math.abs(past);
+      const [size, unit] = far < 90 ? [1, "minute"] : far < 2160 ? [60, "hour"] : [1440, "day"];
+      const text = far < 1 ? "just now" : ago.format(-Math.trunc(past / size), unit);
+      e.textContent = e.textContent.replace(e.dataset.ago, text);
+      e.dataset.ago = text;
     }
   }, 30000);
 
-  // The key / goes to the search.
-  document.addEventListener("keydown", (event) => {
-    if (event.key !== "/" || event.target.closest("input, select, textarea")) return;
-    event.preventDefault();
-    document.getElementById("find")?.focus();
-  });
-
-  // The menu closes with Escape and with a click elsewhere.
+  // The menu closes with Escape and with a click elsewhere; the key / goes to the search.
   const menu = document.querySelector(".me");
   if (menu) {
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && menu.open) { menu.open = false; menu.querySelector("summary").focus(); }
+      if (event.key === "/" && !event.target.closest("input, select, textarea")) { event.preventDefault(); document.getElementById("find").focus(); }
     });
     document.addEventListener("click", (event) => { if (!menu.contains(event.target)) menu.open = false; });
   }

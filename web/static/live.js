@@ -1,5 +1,5 @@
 // Refreshes parts of a page: <section data-live="/address" data-every="2000">. The page works without this script.
-// If the address is a whole page, each <div id="..." data-part> is replaced by that of the new one.
+// A whole page replaces each <div id="..." data-part>.
 "use strict";
 (() => {
   const longest = 60000; // ms between two tries while the server does not answer
@@ -51,9 +51,9 @@
       if (same) same.open = true;
     }
     const key = held && (held.id ? "#" + CSS.escape(held.id) : held.getAttribute("href") ? `a[href="${CSS.escape(held.getAttribute("href"))}"]` : "");
-    const left = [...section.querySelectorAll(".wide")].map((box) => box.scrollLeft);
+    const boxes = () => [...section.querySelectorAll(".wide")], left = boxes().map((box) => box.scrollLeft);
     section.replaceChildren(...document.adoptNode(fresh).childNodes);
-    section.querySelectorAll(".wide").forEach((box, place) => { box.scrollLeft = left[place]; });
+    boxes().forEach((box, place) => box.scrollTo(left[place], 0));
     if (key) section.querySelector(key)?.focus();
     const verdict = section.querySelector("[data-title]"); // that of the whole page, which its tab shows too
     if (verdict) {
