@@ -34,6 +34,8 @@ PAGES = {
     "settings": "/hosts/{host}?tab=settings",
     "fetched": "/hosts/{fetched}",
     "run": "/hosts/{host}/run",
+    "actions": "/hosts/-/actions?action=run&all=1&state=problems",
+    "silence": "/overview/silence?problem=room",
     "copies": "/copies",
     "pool": "/pool",
     "day": "/pool/day",

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from statistics import median
 
 from btrkeep.catalogue import Catalogue, Expiry, Progress, Run, RunVolume
+from btrkeep.decisions.verification import read_verifying
 from btrkeep.process.proc import start_time
 from btrkeep.serving.viewer import Viewer
 from web.api import STATE, ApiRequest, Endpoint
@@ -112,6 +113,16 @@ class BalanceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class VerificationNow:
+    """A verification that is running."""
+
+    began: datetime
+    """When it started."""
+    words: str
+    """What it reads, and how much it has read; "": it has just started."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunningNow:
     """The running jobs."""
 
@@ -121,6 +132,8 @@ class RunningNow:
     """Expiries; empty without `pool`."""
     balances: tuple[BalanceRow, ...]
     """Balances; empty without `pool`."""
+    verifications: tuple[VerificationNow, ...]
+    """The verification; empty if there is none, or without `pool`."""
     orphans: int | None
     """Deleted subvolumes that waited for the cleaner at `orphans_at`; null: unknown."""
     orphans_at: datetime | None
@@ -133,7 +146,7 @@ class RunningNow:
     @property
     def idle(self) -> bool:
         """Returns True if nothing is running."""
-        return not (self.transfers or self.expiries or self.balances)
+        return not (self.transfers or self.expiries or self.balances or self.verifications)
 
 
 def alive_runs(catalogue: Catalogue, now: datetime) -> frozenset[int]:
@@ -157,7 +170,9 @@ def running(source: RequestContext, viewer: Viewer) -> RunningNow:
     rates = [running_transfer.rate for running_transfer in transfers if running_transfer.rate is not None]
     expiries, balances = ((), ()) if viewer.limited else (_expiries(catalogue, now), _balances(catalogue, now))
     orphans, at = (None, None) if viewer.limited else _orphans(source, expiries)
-    return RunningNow(transfers, expiries, balances, orphans, at, not viewer.limited, sum(rates) if rates else None)
+    verifications = () if viewer.limited else _verifications(catalogue, now)
+    rate = sum(rates) if rates else None
+    return RunningNow(transfers, expiries, balances, verifications, orphans, at, not viewer.limited, rate)
 
 
 def _volumes(source: RequestContext, hosts: tuple[str, ...]) -> Mapping[str, list[RunVolume]]:
@@ -209,6 +224,13 @@ def _left_of(row: Expiry, now: datetime) -> float | None:
 def _balances(catalogue: Catalogue, now: datetime) -> tuple[BalanceRow, ...]:
     rows = [row for row in catalogue.unfinished_balances() if is_alive(row.pid, row.pid_started, row.updated, now)]
     return tuple(from_row(BalanceRow, row) for row in rows)
+
+
+def _verifications(catalogue: Catalogue, now: datetime) -> tuple[VerificationNow, ...]:
+    state = read_verifying(catalogue)
+    if state is None or not is_alive(state.pid, state.pid_started, state.updated, now):
+        return ()
+    return (VerificationNow(state.began, state.words),)
 
 
 def _orphans(source: RequestContext, expiries: Sequence[ExpiryNow]) -> tuple[int | None, datetime | None]:

@@ -434,3 +434,37 @@ def in_doubt_words(in_doubt: BackupsInDoubt) -> str:
         f"{counted(len(in_doubt.backups), 'backup')} written just before a crash of this server, "
         f"noticed {local_time(in_doubt.since)}, and not read since"
     )
+
+
+_VERIFYING = "verifying"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningVerification:
+    """The progress of a running `backupd verify`, as last recorded."""
+
+    pid: int
+    """Its process."""
+    pid_started: str | None
+    """The start time of that process."""
+    began: datetime
+    """When it started."""
+    updated: datetime
+    """When this was recorded."""
+    words: str = ""
+    """What it reads, and how much it has read."""
+
+
+def note_verifying(facts: FactWriter, running: RunningVerification | None) -> None:
+    """Stores the progress of a verification; None: it has ended."""
+    times = {"began": format_time(running.began), "updated": format_time(running.updated)} if running else {}
+    facts.set_fact(_VERIFYING, json.dumps({**asdict(running), **times}) if running else None)
+
+
+def read_verifying(facts: FactReader) -> RunningVerification | None:
+    """Reads the progress of a verification, or None. The caller must check that its process is alive."""
+    return parse_fact(facts.get_fact(_VERIFYING), _running_verification, None)
+
+
+def _running_verification(fields: dict[str, Any]) -> RunningVerification:
+    return RunningVerification(began=parse_time(fields.pop("began")), updated=parse_time(fields.pop("updated")), **fields)

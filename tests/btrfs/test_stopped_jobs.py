@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from btrkeep.catalogue import Catalogue
+from btrkeep.decisions.verification import read_verifying
 from btrkeep.serving.client import RootServiceClient
 from btrkeep.serving.protocol import RequestRefused
 from tests.beds.logins import logins_at
 from tests.beds.nights import Nights
 from tests.beds.serving import Service, serving
-from tests.beds.watch import wait_for
+from tests.beds.watch import held_at, wait_for
 from tests.btrfs.test_asked_runs import Gated, Start
 from web.auth import Token, digest
 
@@ -155,3 +156,19 @@ def test_a_process_that_has_the_number_of_an_ended_job_is_not_touched(gated: Gat
     finally:
         other.kill()
         other.wait()
+
+
+def test_a_verification_is_recorded_while_it_runs_and_can_be_stopped(gated: Gated, service: Service) -> None:
+    gated.open()
+    gated.nights.run("web1")
+    with held_at(gated.nights, "before", "filesystem committed", "verify") as verify:
+        with Catalogue.open(gated.nights.state) as catalogue:
+            running = read_verifying(catalogue)
+        assert running
+        assert running.pid == verify.pid
+        assert refusal(service, "olga", "stop", job="verify")[0] == "missing"
+        assert refusal(service, "otto", "stop", job="verify") == ("", "")
+    assert verify.wait(60) == 143
+    with Catalogue.open(gated.nights.state) as catalogue:
+        assert read_verifying(catalogue) is None
+    assert refusal(service, "otto", "stop", job="verify") == ("refused", "the job has ended already")

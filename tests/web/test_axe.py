@@ -19,6 +19,9 @@ MORE = (
     "/nothing",
     "/login",
     "/hosts/nobody",
+    "/hosts/-/actions?action=hold&all=1&q=web00",
+    "/hosts/-/actions?action=disable&all=1&state=failing",
+    "/overview/silence?problem=room",
 )
 EVERYTHING = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 LOOKS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}

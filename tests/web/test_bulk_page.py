@@ -2,14 +2,18 @@
 what the page before it showed.
 """
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, expect
 
 from btrkeep.config import HostConfig
 from btrkeep.units import backup_name
+from tests.beds.browser import enter, visit
+from tests.beds.dashboard import Dashboard
 from tests.beds.nights import Nights
 from tests.beds.serving import Service, serving
 from tests.beds.watch import wait_for
@@ -76,6 +80,28 @@ def test_ninety_one_hosts_are_run_again_from_the_overview_in_two_clicks(tmp_path
     page = olga.get(address).text
     assert len(targets(page)) == 91
     assert "<button>Run now: 91 hosts</button>" in page
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_hosts_are_selected_in_a_browser_with_and_without_javascript(site: Dashboard, browser: Browser, script: bool) -> None:
+    with visit(browser, site.url, java_script_enabled=script) as (page, noticed):
+        enter(page, site.url, site.cookie)
+        page.goto("/hosts?state=failing")
+        boxes = page.locator('input[name="host"]')
+        count = boxes.count()
+        assert count == 3
+        if script:
+            page.get_by_label("this page").check()
+            assert [box.is_checked() for box in boxes.all()] == [True] * count
+            boxes.first.uncheck()
+        else:
+            expect(page.get_by_label("this page")).to_be_hidden()
+            for box in boxes.all()[1:]:
+                box.check()
+        page.get_by_role("button", name="Run now").click()
+        expect(page).to_have_url(re.compile("/hosts/-/actions.*action=run"))
+        expect(page.locator('input[name="target"]')).to_have_count(count - 1)
+        noticed.nothing()
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_lists_and_the_page_of_the_host_show_it_too(state: Path) -> None:
     olga = client(state)
     assert "silenced until" in olga.get("/hosts").text
     assert olga.get("/hosts?state=silenced").text.count('<th scope="row">') == 1
-    assert "web1" not in [row["host"] for row in olga.get("/api/v1/hosts?state=problems").json["rows"]]
+    assert '"web1"' not in olga.get("/api/v1/hosts?state=problems").text
     page = olga.get("/hosts/web1").text
     assert "This host is silenced until" in page
     assert "/hosts/-/actions?action=enable&amp;host=web1" in page

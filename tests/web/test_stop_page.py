@@ -11,6 +11,7 @@ from flask.testing import FlaskClient
 
 from btrkeep.catalogue import Catalogue, Progress
 from btrkeep.config import HostConfig
+from btrkeep.decisions.verification import RunningVerification, note_verifying
 from tests.beds.nights import Nights
 from tests.beds.serving import Service, serving
 from tests.web.made import EVENING, ME, MY_START, NOW, client, login_of, run, token, write
@@ -24,6 +25,7 @@ def state(tmp_path: Path) -> Path:
     with write(tmp_path / "state", hosts, runs=runs) as catalogue:
         for entry in catalogue.unfinished_runs():
             catalogue.put_progress(Progress(entry.host, entry.id, ME, MY_START, "/srv", 5, 10, 1000, 1.0, 0.5, NOW))
+        note_verifying(catalogue, RunningVerification(ME, MY_START, EVENING, NOW, "[1/2] web1 n1: 5 of 9 files"))
         catalogue.start_expiry(started=EVENING, pid=ME, pid_started=MY_START, planned=4)
     return tmp_path / "state"
 
@@ -33,7 +35,9 @@ def links(page: str) -> list[str]:
 
 
 def test_who_may_stop_a_running_job_gets_a_link_and_nobody_else(state: Path) -> None:
-    assert sorted(links(client(state).get("/").text)) == ["/jobs/backup-1/stop", "/jobs/backup-2/stop", "/jobs/expire-1/stop"]
+    names = ("backup-1", "backup-2", "expire-1", "verify")
+    assert sorted(links(client(state).get("/").text)) == [f"/jobs/{name}/stop" for name in names]
+    assert "[1/2] web1 n1: 5 of 9 files" in client(state).get("/").text
     assert links(client(state).get("/hosts/web1").text) == ["/jobs/backup-1/stop"]
     assert links(client(state).get("/log/1").text) == ["/jobs/backup-1/stop"]
     assert "/jobs/night-1/stop" in links(client(state).get("/jobs").text)

@@ -151,9 +151,9 @@ def _stoppable(job_id: str) -> StoppableJob:
     now = running(source(), who)
     if kind == "expire" and number in {expiry.id for expiry in now.expiries}:
         return StoppableJob(kind, "expiry", url_for("jobs.job", job=job_id))
-    if kind == "verify":
+    if kind == "verify" and now.verifications:
         return StoppableJob(kind, "verification", url_for("jobs.index"))
-    if number not in {balance.id for balance in now.balances}:
+    if kind != "balance" or number not in {balance.id for balance in now.balances}:
         abort(409, "the job has ended already")
     return StoppableJob(kind, "balance", url_for("balance.one", balance_id=number))
 

@@ -6,9 +6,10 @@ The progress is a line that changes on a terminal, and the line of `systemctl st
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Self
 
@@ -32,15 +33,26 @@ from backupd.repo.reconcile import check_seals, reconcile
 from backupd.repo.seals import SealState, altered_paths, check_seal, read_seals
 from backupd.repo.verification_files import read_verified, verification_fields, verified_row
 from btrkeep.backup_states import ALTERED
+from btrkeep.catalogue import Catalogue, CatalogueBusy
 from btrkeep.cli import json_option, print_answer, print_error
 from btrkeep.cli.arguments import ParsedType
 from btrkeep.cli.output import ProgressLine, print_wrapped
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
-from btrkeep.decisions.verification import BackupsInDoubt, Verification, VerificationState, in_doubt_words, is_empty, verified
+from btrkeep.decisions.verification import (
+    BackupsInDoubt,
+    RunningVerification,
+    Verification,
+    VerificationState,
+    in_doubt_words,
+    is_empty,
+    note_verifying,
+    verified,
+)
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.pool.subvolume import commit, describe
+from btrkeep.process.proc import start_time
 from btrkeep.process.progress import Cancellation, Status
 from btrkeep.units import counted, format_size, format_time, local_time, parse_share, printable
 
@@ -48,8 +60,9 @@ from btrkeep.units import counted, format_size, format_time, local_time, parse_s
 class VerifyProgress:
     """Shows the counts of a pass, and the backup that is being read."""
 
-    def __init__(self, *, is_shown: bool) -> None:
-        """Shows nothing on a terminal unless `is_shown`."""
+    def __init__(self, record: Callable[[Callable[[], str]], None], *, is_shown: bool) -> None:
+        """Shows nothing on a terminal unless `is_shown`. `record`: stores the progress for the dashboard."""
+        self._record = record
         self._status, self._line, self._begun = Status(), ProgressLine(is_shown=is_shown), time.monotonic()
         self._head, self._before = "", ReadCount()
         self._files: int | None = None
@@ -67,6 +80,7 @@ class VerifyProgress:
         """Shows the counts, at most a few times a second."""
         self._line.go_on(lambda: self._text(count))
         self._status.go_on(lambda: self._text(count))
+        self._record(lambda: self._text(count))
 
     def clear(self) -> None:
         """Removes the line, before any other output."""
@@ -84,6 +98,35 @@ class VerifyProgress:
         files = f"{names:,} of {max(names, self._files):,} files" if self._files else f"{names:,} files"
         damaged = f", {count.damaged:,} damaged" if count.damaged else ""
         return f"{self._head}: {files}{damaged}; {format_size(done)} read, {format_size(round(done / spent))}/s"
+
+
+_EVERY = 10.0  # seconds
+
+
+class VerificationRecord:
+    """Records for the dashboard that a verification runs, and its progress. If the catalogue is busy, that is recorded later."""
+
+    def __init__(self, catalogue: Catalogue, now: datetime) -> None:
+        self._catalogue, self._begun, self._last = catalogue, time.monotonic(), float("-inf")
+        self._state = RunningVerification(os.getpid(), start_time(os.getpid()), now, now)
+
+    def __call__(self, words: Callable[[], str]) -> None:
+        """Records the progress, at most every few seconds."""
+        if time.monotonic() - self._last >= _EVERY:
+            self._last = time.monotonic()
+            updated = self._state.began + timedelta(seconds=self._last - self._begun)
+            self._put(replace(self._state, updated=updated, words=words()))
+
+    def __enter__(self) -> Self:
+        self(str)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._put(None)
+
+    def _put(self, state: RunningVerification | None) -> None:
+        with suppress(CatalogueBusy):
+            note_verifying(self._catalogue, state)
 
 
 _MOST_PATHS = 20  # changed paths of a backup
@@ -185,12 +228,14 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
         )
         if given.dry_run:
             return _print_plan(chosen, given.as_json)
-        run = _VerifyRun(context, VerifyProgress(is_shown=not given.as_json), given)
+        record = VerificationRecord(context.catalogue, moment)
+        run = _VerifyRun(context, VerifyProgress(record, is_shown=not given.as_json), given)
         with (
             take_lock(context.pool.locks / VERIFY_LOCK, "backupd verify", format_time(moment)),
             writing(context.pool),
             run.cancellation.listening(),
             run.progress,
+            record,
             noted_attempt(context.catalogue, Step.VERIFY, moment) as attempt,
         ):
             own = OwnReads(context, moment)
