@@ -37,6 +37,7 @@ PAGES = {
     "actions": "/hosts/-/actions?action=run&all=1&state=problems",
     "silence": "/overview/silence?problem=room",
     "copies": "/copies",
+    "proof": "/proof",
     "pool": "/pool",
     "day": "/pool/day",
     "score": "/pool/score",

@@ -17,7 +17,7 @@ from btrkeep import __version__
 from btrkeep.decisions.overall import Overall
 from btrkeep.errors import OperatorError
 from btrkeep.serving.viewer import Viewer
-from web import account, changes, copies, doctor, endpoints, error_pages, filters, health, log, overview, site_search
+from web import account, changes, copies, doctor, endpoints, error_pages, filters, health, log, overview, proof, site_search
 from web.auth import sessions
 from web.auth.sessions import cookie_key
 from web.csv_tables import as_csv
@@ -64,6 +64,7 @@ PAGES = (
     DashboardPage(files.blueprint, below="hosts"),
     DashboardPage(restore.blueprint, below="hosts"),
     DashboardPage(copies.blueprint, "/copies", "Copies"),
+    DashboardPage(proof.blueprint, "/proof", "Proof"),
     DashboardPage(pool.blueprint, "/pool", "Pool", is_of_whole_pool=True),
     DashboardPage(heatmap.blueprint),
     DashboardPage(balance.blueprint),

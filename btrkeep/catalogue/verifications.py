@@ -18,6 +18,9 @@ _NEWEST = f"""SELECT host, max(looked) AS "looked [moment]"
                 WHERE backup.host = verification.host AND backup.name = verification.name AND {_IS_EMPTY})
             THEN NULL ELSE whole END AS looked FROM verification)
     WHERE looked <= :until GROUP BY host"""
+# With max(), SQLite takes the other columns from the same row.
+_NEWEST_COMPARED = """SELECT host, name, max(at) AS "at [moment]", files, alike, changed, differing FROM comparison
+    WHERE at <= :until GROUP BY host"""
 # One index seek for each host. Searching the lowest `finished` of all its backups would read every row of the table.
 _OLDEST = """SELECT host.name,
         (SELECT one.finished FROM backup AS one WHERE one.host = host.name AND one.name <> '' AND one.finished IS NOT NULL
@@ -62,6 +65,10 @@ class VerificationStore(CatalogueSession):
         no file do not count; nor do those of failed backups without files.
         """
         return dict(self._reader.all(_NEWEST, {"until": until}))
+
+    def newest_comparisons(self, until: datetime) -> dict[str, ComparedBackup]:
+        """Returns the newest comparison with each host, not later than `until`."""
+        return {row[0]: ComparedBackup(*row) for row in self._reader.all(_NEWEST_COMPARED, {"until": until})}
 
     def oldest_backups(self) -> dict[str, datetime]:
         """Returns when the oldest final backup of each host was finished."""
@@ -126,6 +133,12 @@ _UNREPAIRED = f"""SELECT * FROM ({_COUNTS}) AS bad WHERE NOT EXISTS (
     JOIN backup_detail AS detail ON detail.host = copy.host AND detail.name = copy.name
     WHERE old.host = bad.host AND old.name = bad.name AND old.expired IS NOT NULL
         AND CASE WHEN json_valid(detail.detail) THEN json_extract(detail.detail, '$.repaired.of_uuid') = old.uuid END)"""
+# Only hosts with recorded damage: parsing the details of all backups would take seconds.
+_REPAIRS = """SELECT backup.host, max(backup.finished) AS "finished [moment]"
+    FROM backup JOIN backup_detail AS detail ON detail.host = backup.host AND detail.name = backup.name
+    WHERE backup.host IN (SELECT DISTINCT host FROM damage) AND backup.finished <= :until
+        AND CASE WHEN json_valid(detail.detail) THEN json_extract(detail.detail, '$.repaired.of_uuid') END IS NOT NULL
+    GROUP BY backup.host"""
 _FILES = "SELECT count(DISTINCT path) FROM damage WHERE host = :host AND fate IS NULL"
 _PATHS = "SELECT DISTINCT path FROM damage WHERE host = :host AND fate IS NULL ORDER BY path LIMIT :most"
 _FIRST = "SELECT host, name, min(path) FROM damage WHERE fate IS NULL GROUP BY host, name"
@@ -147,6 +160,12 @@ class DamageStore(CatalogueSession):
     def unrepaired_files(self) -> dict[tuple[str, str], int]:
         """Returns the same as `damaged_files`, without expired backups that a repaired copy replaces: they need no action."""
         return {(host, name): files for host, name, files in self._reader.all(_UNREPAIRED)}
+
+    def newest_repairs(self, until: datetime) -> dict[str, datetime]:
+        """Returns when the newest repaired copy of each host was made, not later than `until`; only of hosts with recorded damage,
+        which lasts as long as the damaged backup.
+        """
+        return dict(self._reader.all(_REPAIRS, {"until": until}))
 
     def first_damaged(self) -> dict[tuple[str, str], str]:
         """Returns the path of one damaged file of each backup that has any, by host and name. Resolved damages are not counted."""

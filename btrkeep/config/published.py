@@ -92,6 +92,10 @@ class Published:
     """As in [notify], a share."""
     services: tuple[str, ...] | None = None
     """The kinds of the services of [notify] that get alarms, such as mailto, without their addresses; None: unknown."""
+    verify_max_age: float | None = None
+    """`max_age` of [verify], seconds; None: no limit is set."""
+    drill_max_age: float | None = None
+    """`max_age` of [drill], seconds; None: no limit is set."""
     expiry: ExpirySettings = field(default_factory=ExpirySettings)
     """[expiry]."""
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
@@ -195,6 +199,8 @@ def _pool(config: Config) -> dict[str, Any]:
         "silent": config.notify.silent,
         "used_limit": config.notify.used_limit,
         "ping_goal": config.notify.ping_goal,
+        "verify_max_age": config.verify.max_age,
+        "drill_max_age": config.drill.max_age,
         "services": [url.scheme for url in config.notify.urls],
         "replicas": {name: [replica.oldest, replica.comes_and_goes] for name, replica in config.replicas.items()},
         "pushes": {name: push.oldest for name, push in config.pushes.items()},

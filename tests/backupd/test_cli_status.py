@@ -190,3 +190,27 @@ def test_status_names_jobs_that_failed_until_they_have_recovered(nights: Nights)
     assert "failed: btrkeep-scrub@main.service failed (since 2026-11-20T09:00:00Z)" in shown
     assert "failed: number 1 takes no message" in shown
     assert "btrkeep-verify" not in shown
+
+
+def test_status_lists_when_each_host_was_last_proven_and_only_a_limit_makes_that_ok(nights: Nights) -> None:
+    def proofs() -> dict[str, dict[str, Any]]:
+        answer = nights.json("status", "--proof")["proof"]
+        assert [row["host"] for row in answer["hosts"]] == ["here"]
+        assert {proof["kind"] for proof in answer["pool"]} == {proof["kind"] for proof in answer["hosts"][0]["proofs"]}
+        return {proof["kind"]: proof for proof in answer["hosts"][0]["proofs"]}
+
+    (nights.source / "file").write_text("x")
+    nights.host("here", nights.source, address=None)
+    backed_up(nights)
+    assert {proof["state"] for kind, proof in proofs().items() if kind != "repaired"} == {"never"}
+    began = datetime.now(UTC).replace(microsecond=0)
+    nights.backupd("verify", "here")
+    verified = proofs()["verified"]
+    assert (verified["state"], verified["limit"]) == ("done", None)
+    assert began <= datetime.fromisoformat(verified["at"]) <= datetime.now(UTC)
+    nights.tables["verify"] = {"max_age": "30d"}
+    nights.write()
+    assert (proofs()["verified"]["state"], proofs()["verified"]["limit"]) == ("ok", 30 * 86400)
+    text = nights.backupd("status", "--proof").stdout
+    assert "pool copied: never, limit: no limit set" in text
+    assert "proof" not in nights.json("status")

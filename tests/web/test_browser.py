@@ -23,6 +23,7 @@ PAGES = (
         "/hosts/web0000.example.org?tab=trends",
         "/hosts/web0000.example.org?tab=settings",
         "/copies",
+        "/proof",
         "/pool",
         "/pool/day",
     ),

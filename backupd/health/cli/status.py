@@ -32,6 +32,7 @@ from btrkeep.decisions.findings import StoredVerdict, from_text
 from btrkeep.decisions.host_state import COPY, STATES
 from btrkeep.decisions.overall import Overall, overall_as_json
 from btrkeep.decisions.pool_health import clock_findings
+from btrkeep.decisions.proofs import Proofs, read_proofs
 from btrkeep.decisions.repeated import dedupe_words, repeated_object, repeated_words
 from btrkeep.decisions.silences import silence_object
 from btrkeep.decisions.verification import VerificationState, in_doubt_words
@@ -148,10 +149,19 @@ def waiting_for_catalogue(state: Path) -> Iterator[None]:
 )
 @click.option("--group", metavar="GROUP", shell_complete=complete_group, help="Only hosts of this group.")
 @click.option("--copies", "with_copies", is_flag=True, help="Also list the newest backup of each host in each copy.")
+@click.option(
+    "--proof", "with_proof", is_flag=True, help="Also list when each host was last verified, drilled and copied, the worst first."
+)
 @json_option
 @pass_context
 def command(
-    ctx: click.Context, hosts: tuple[str, ...], states: tuple[str, ...], group: str | None, with_copies: bool, as_json: bool
+    ctx: click.Context,
+    hosts: tuple[str, ...],
+    states: tuple[str, ...],
+    group: str | None,
+    with_copies: bool,
+    with_proof: bool,
+    as_json: bool,
 ) -> int:
     """Show the state of every host: ok, late, failing, suspect, never, unknown or copy.
 
@@ -162,6 +172,9 @@ def command(
 
     Below the hosts, the output has hosts that have backups but are not configured, as after an import; the replicas that are
     fetched into this pool, with the state ok, late, failing or never; failed jobs; and problems of the pool, as in `backupd check`.
+
+    --proof lists when each host, and the pool, was last verified, scrubbed, drilled, booted, compared with the host, copied
+    elsewhere and repaired. ok: within a limit of the configuration; done: no limit is set.
 
     With one HOST: only that host, in detail, with its newest backup in each copy. --copies lists these of all hosts. With
     several hosts, a pattern such as 'web*', --state or --group: a table of these hosts only.
@@ -188,14 +201,19 @@ def command(
         status = _read_status(context, host, synchronised, reading.checked)
         if chosen is not None:
             status = replace(_only(status, chosen, states), overall=None)
+        proofs = _proofs(context, status) if with_proof else None
         alive = qgroups.live_bytes(context.pool) if as_json and context.pool else {}
 
     def show() -> None:
         reading.show()
-        status.show(host, with_copies=with_copies, chosen=chosen)
+        status.show(host, with_copies=with_copies, chosen=chosen, proofs=proofs)
         reading.show_end()
 
-    print_answer(lambda: {**status.fields(alive), "looked": reading.fields()}, show, as_json=as_json)
+    def answer() -> dict[str, Any]:
+        proof = {"proof": view.proofs_as_json(proofs)} if proofs else {}
+        return {**status.fields(alive), **proof, "looked": reading.fields()}
+
+    print_answer(answer, show, as_json=as_json)
     if reading.error:
         raise reading.error
     return reading.exit_status
@@ -314,7 +332,9 @@ class _Status:
             "clock_synchronised": self.synchronised,
         }
 
-    def show(self, host: str | None, *, with_copies: bool, chosen: frozenset[str] | None = None) -> None:
+    def show(
+        self, host: str | None, *, with_copies: bool, chosen: frozenset[str] | None = None, proofs: Proofs | None = None
+    ) -> None:
         """Prints it, in detail for one host; with `chosen` only the table of hosts and the problems of the pool."""
         report = self.report
         if chosen is not None:
@@ -357,11 +377,24 @@ class _Status:
             if report.in_doubt:
                 words = f"{in_doubt_words(report.in_doubt)}: `backupd verify --after-crash` reads them"
                 print_wrapped(click.style("in doubt: ", fg="yellow") + words)
+        if proofs:
+            view.show_proofs(proofs, report.now)
         for clock_finding in clock_findings(self.context.clock_doubt, self.synchronised):
             click.echo(click.style("clock: ", fg=colours.LEVEL[clock_finding.level]) + printable(clock_finding.text))
         view.show_pool(report.verdict)
         if self.overall:
             view.show_overall(self.overall)
+
+
+def _proofs(context: _StatusSources, status: _Status) -> Proofs:
+    """Returns the proofs of the hosts in the status; those of the pool only if it is about all hosts."""
+    report, config = status.report, context.config
+    last = {name: facts.last_complete for name, facts in report.facts.items()}
+    proofs = read_proofs(context.catalogue, config.verify, config.drill, config.copies, last, report.now)
+    if status.overall:
+        return proofs
+    names = {host.host for host in report.hosts} | status.unconfigured.keys()
+    return Proofs(tuple(row for row in proofs.hosts if row.host in names), ())
 
 
 def _chosen(context: _StatusSources, hosts: Sequence[str], group: str | None) -> frozenset[str]:

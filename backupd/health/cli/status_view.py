@@ -19,6 +19,7 @@ from btrkeep.decisions.copy_status import FETCHED_BY, CopyStatus, HostLag, Repli
 from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, failure_words, proven_words, repeat_arguments
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus
 from btrkeep.decisions.overall import Overall
+from btrkeep.decisions.proofs import HostProofs, Proof, ProofKind, Proofs, ProofState, is_problem, limit_words
 from btrkeep.decisions.silences import silence_words
 from btrkeep.decisions.verification import BackupsInDoubt, VerificationState
 from btrkeep.units import counted, format_duration, format_share, format_size, local_time, names_in_words, printable
@@ -135,6 +136,55 @@ def _copy_remark(copy: CopyStatus[CopySettings]) -> str:
     if copy.session and copy.session.newest and copy.is_stale:
         return f"the newest copied backup began {local_time(copy.session.newest)}"
     return "fetches from this pool" if copy.replica.kind == FETCHED_BY else ""
+
+
+def _proof_columns(now: datetime) -> tuple[Column[HostProofs], ...]:
+    return (
+        Column("", lambda row: row.host, "HOST"),
+        Column("", lambda row: row.state, "PROOF", _coloured),
+        *(_proof_column(kind, now) for kind in ProofKind),
+    )
+
+
+def _proof_column(kind: ProofKind, now: datetime) -> Column[HostProofs]:
+    return Column(
+        "", lambda row: row.of(kind), kind.upper(), lambda proof: _proof_age(proof, now), spare=kind == ProofKind.REPAIRED
+    )
+
+
+def _proof_age(proof: Proof, now: datetime) -> str:
+    if proof.kind == ProofKind.DAMAGED:
+        return _coloured(proof.state, printable(proof.words))
+    age = format_duration(max(0.0, (now - proof.at).total_seconds())) if proof.at else ""
+    if proof.kind == ProofKind.REPAIRED:
+        return age or "-"
+    text = f"{age}, {proof.state}" if age and is_problem(proof.state) else age or str(proof.state)
+    return _coloured(proof.state, text)
+
+
+def _coloured(state: ProofState, text: str = "") -> str:
+    return click.style(text or state, fg=_PROOF_COLOURS.get(state))
+
+
+_PROOF_COLOURS = {ProofState.BAD: "red", ProofState.LATE: "yellow", ProofState.UNKNOWN: "yellow", ProofState.OK: "green"}
+
+
+def show_proofs(proofs: Proofs, now: datetime) -> None:
+    """Prints the proofs of the hosts, the worst first, and those of the pool."""
+    print_listing(_proof_columns(now), proofs.hosts)
+    for proof in proofs.pool:
+        words = f", {printable(proof.words)}" if proof.words and proof.kind != ProofKind.DAMAGED else ""
+        limit = "" if proof.kind in (ProofKind.DAMAGED, ProofKind.REPAIRED) else f", limit: {limit_words(proof.limit)}"
+        click.echo(f"pool {proof.kind}: {_proof_age(proof, now)}{words}{limit}")
+
+
+def proofs_as_json(proofs: Proofs) -> dict[str, Any]:
+    return {
+        "pool": [asdict(proof) for proof in proofs.pool],
+        "hosts": [
+            {"host": row.host, "state": row.state, "proofs": [asdict(proof) for proof in row.proofs]} for row in proofs.hosts
+        ],
+    }
 
 
 def show_drills(drills: DrillStatus) -> None:
