@@ -49,6 +49,7 @@ PAGES = {
     "jobs": "/jobs",
     "log": "/log",
     "account": "/account",
+    "search": "/search?q=web",
     "error": "/nowhere",
 }
 FILES = {

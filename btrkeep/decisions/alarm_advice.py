@@ -86,7 +86,7 @@ _REPLICA = Advice(
 )
 TABLE: Mapping[tuple[str, str], Advice] = {
     (kinds.FAILURE, kinds.HOST): Advice(
-        "Check the log of its last run and fix the cause. The next run tries again.",
+        "Check the log of its last run. Fix the cause, then run it again.",
         "backupd log {name}"),
     (kinds.SUSPECT, kinds.HOST): Advice(
         "Check the reason: which files are missing, or which dump or snapshot failed on the host. If nothing that you need is "

@@ -25,7 +25,7 @@ def test_a_message_says_since_when_what_to_do_and_the_command() -> None:
     assert body(alarm("host web1", "web1: the backup failed: no answer"))[:3] == [
         "Failed:",
         "- web1: the backup failed: no answer (since 2026-11-20T22:00:00Z; backupd log web1)",
-        "  What to do: Check the log of its last run and fix the cause. The next run tries again.",
+        "  What to do: Check the log of its last run. Fix the cause, then run it again.",
     ]
 
 

@@ -37,6 +37,7 @@ PAGES = (
         "/jobs",
         "/log",
         "/account",
+        "/search?q=web",
     ),
 )
 

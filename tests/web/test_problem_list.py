@@ -43,7 +43,7 @@ def test_problems_are_listed_worst_first_with_what_to_do_and_others_are_not(tmp_
     catalogue.set_fact(FACT, as_text(StoredVerdict(NOW, PoolVerdict((full,)), NOW)))
     catalogue.close()
     words = text_of(client(tmp_path / "state").get("/").text)
-    assert "1 host failing : no route to * web1 Check the log of its last run and fix the cause." in words
+    assert "1 host failing : no route to * web1 Check the log of its last run. Fix the cause, then run it again." in words
     assert "backupd log web1 since 24 hours ; notified 24 hours ago Run now Open" in words
     assert "journalctl -u btrkeep-backup@main.service" in words
     assert words.index("no further transfer starts") < words.index("no route") < words.index("exit-code")
