@@ -10,9 +10,10 @@ from btrkeep.decisions.alarm_advice import Advice, AlarmPatience, advice
 from btrkeep.decisions.silences import Silences, read_silences, silence_words
 from btrkeep.serving.viewer import Viewer
 from web.api import STATE, ApiRequest, Endpoint
+from web.filters import absolute
 from web.mapping import from_row
 from web.redaction import host_alarm
-from web.source import RequestContext
+from web.source import RequestContext, source
 
 _BAD = (DEVICES, ROOM, FAILURE)
 _ORDER = (*_BAD, SUSPECT, SILENT, SERVICE)
@@ -63,8 +64,8 @@ def silence_remark(silence: Silence, viewer: Viewer) -> str:
     is limited to hosts sees only the date.
     """
     if viewer.limited and silence.kind != "host":
-        return silence_words(replace(silence, who="the administrator", why=""))
-    return silence_words(silence)
+        silence = replace(silence, who="the administrator", why="")
+    return silence_words(silence, lambda moment: absolute(moment, source().config.zone, source().now))
 
 
 def visible_alarms(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str, call: str = "") -> tuple[OpenAlarm, ...]:

@@ -13,12 +13,12 @@ from btrkeep.charts.trend import small_chart
 from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.decisions.drills import drill_status, proven_words, read_drills
 from btrkeep.decisions.schedule import SCHEDULE_FACT, StoredSchedule, stored_schedule
-from btrkeep.decisions.silences import PROBLEM_KINDS, silence_words
+from btrkeep.decisions.silences import PROBLEM_KINDS
 from btrkeep.decisions.verification import last_reads, verification_sentence
 from btrkeep.serving.protocol import LONGEST_REASON
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration, format_time
-from web.alarms import OpenAlarm, open_alarms, silences
+from web.alarms import OpenAlarm, open_alarms, silence_remark, silences
 from web.api import STATE, ApiRequest, Endpoint
 from web.copies import copies, in_a_sentence
 from web.hosts import data as hosts
@@ -352,7 +352,7 @@ def _silenced(here: RequestContext, who: Viewer, rows: Sequence[HostRow]) -> tup
         row.host: f"{row.state}{f': {row.words}' if row.words and not who.limited else ''}" for row in rows if row.state != "ok"
     }
     return tuple(
-        SilencedProblem(row.kind, row.name, silence_words(row), states.get(row.name, "") if row.kind == "host" else "")
+        SilencedProblem(row.kind, row.name, silence_remark(row, who), states.get(row.name, "") if row.kind == "host" else "")
         for row in silences(here).visible_to(who.may_see, limited=who.limited)
     )
 
@@ -404,7 +404,7 @@ def silence() -> str:
     """Shows the form that silences a kind of problem or a group, or ends that."""
     kind, name = _subject(request.args)
     active = next((row for row in silences(source()).active if row.key == (kind, name)), None)
-    words = silence_words(active) if active else ""
+    words = silence_remark(active, viewer()) if active else ""
     return render_template("overview/silence.html", kind=kind, name=name, words=words, most=LONGEST_REASON)
 
 

@@ -32,6 +32,10 @@ class Silences:
     """Those that have not ended: the next to end first."""
     groups: Mapping[str, str | None] = field(default_factory=dict)
     """The group of each configured host."""
+    _by_key: Mapping[tuple[str, str | None], Silence] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_key", {row.key: row for row in self.active})
 
     @classmethod
     def of(cls, rows: Iterable[Silence], groups: Mapping[str, str | None], now: datetime) -> "Silences":
@@ -48,12 +52,12 @@ class Silences:
         return max((row for row in self._about(host) if row.paused), key=lambda row: row.until, default=None)
 
     def _about(self, host: str) -> list[Silence]:
-        names = {("host", host), ("group", self.groups.get(host))}
-        return [row for row in self.active if row.key in names]
+        keys = (("host", host), ("group", self.groups.get(host)))
+        return [self._by_key[key] for key in keys if key in self._by_key]
 
     def of_problem(self, kind: str) -> Silence | None:
         """Returns the silence of a kind of problem; None: it is not silenced."""
-        return next((row for row in self.active if row.key == ("problem", kind) and kind in PROBLEM_KINDS), None)
+        return self._by_key.get(("problem", kind)) if kind in PROBLEM_KINDS else None
 
     @property
     def problem_kinds(self) -> frozenset[str]:
@@ -86,9 +90,9 @@ def _kinds_of(alarm: StoredAlarm) -> tuple[str, ...]:
     return of_check or (alarm_kind(alarm),)
 
 
-def silence_words(silence: Silence) -> str:
+def silence_words(silence: Silence, time_words: Callable[[datetime], str] = local_time) -> str:
     """Returns until when, by whom and why."""
-    until = f"{'disabled' if silence.paused else 'silenced'} until {local_time(silence.until)}, by {silence.who}"
+    until = f"{'disabled' if silence.paused else 'silenced'} until {time_words(silence.until)}, by {silence.who}"
     return f"{until}: {silence.why}" if silence.why else until
 
 

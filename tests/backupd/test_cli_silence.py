@@ -89,7 +89,9 @@ def test_the_end_of_a_sent_failure_is_sent_after_the_silence(site: Nights, serve
 
 def test_a_disabled_host_is_skipped_by_nights_until_the_date_and_runs_when_it_is_named(site: Nights) -> None:
     asked(site, "silence", "web2", "--until", TOMORROW, "--why", "moves", "--disable")
-    planned = {entry["host"]: entry for entry in asked(site, "run", "--dry-run", "--all")}
+    entries = asked(site, "run", "--dry-run", "--all")
+    assert sorted(entry["host"] for entry in entries) == ["web1", "web2"]
+    planned = {entry["host"]: entry for entry in entries}
     assert planned["web1"]["runs"]
     assert not planned["web2"]["runs"]
     assert "disabled until" in planned["web2"]["reason"]

@@ -4,6 +4,7 @@ import json
 import os
 import pwd
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from backupd.serve.start_job import next_turns, start_command, unit_of
 from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.process.proc import start_time
+from btrkeep.process.proc import start_time, terminate
 from btrkeep.process.programs import ProgramStopped, run_watched
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.server import allowed_users
@@ -443,3 +444,16 @@ except OperatorError as error:
     with socket.socket() as listening:
         listening.listen()
         assert "not a listening Unix socket" in listening_report(listening.fileno(), "1")
+
+
+def test_only_the_process_with_that_start_time_is_ended() -> None:
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        assert not terminate(other.pid, "1")
+        assert other.poll() is None
+        assert terminate(other.pid, start_time(other.pid) or "")
+        assert other.wait(60) == -signal.SIGTERM
+        assert not terminate(other.pid, "1")
+    finally:
+        other.kill()
+        other.wait()

@@ -98,7 +98,7 @@ def test_hosts_are_selected_in_a_browser_with_and_without_javascript(site: Dashb
             expect(page.get_by_label("this page")).to_be_hidden()
             for box in boxes.all()[1:]:
                 box.check()
-        page.get_by_role("button", name="Run now").click()
+        page.get_by_role("button", name="Preview").click()
         expect(page).to_have_url(re.compile("/hosts/-/actions.*action=run"))
         expect(page.locator('input[name="target"]')).to_have_count(count - 1)
         noticed.nothing()
