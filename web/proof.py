@@ -27,7 +27,7 @@ from btrkeep.decisions.proofs import (
 )
 from btrkeep.serving.viewer import Viewer
 from web.hosts.data import PROBLEMS, every_facts
-from web.request_values import choice
+from web.request_values import choice, rows_per_page
 from web.source import RequestContext, source, viewer
 
 PER_PAGE = 25
@@ -128,14 +128,15 @@ def proof_list(source: RequestContext, viewer: Viewer, query: ProofQuery) -> Pro
     chosen = [row for row in wanted if _is_in(row, query.state)]
     if query.sort:
         chosen.sort(key=ORDERS[query.sort])
-    pages = max(1, -(-len(chosen) // PER_PAGE))
+    per_page = rows_per_page(PER_PAGE)
+    pages = max(1, -(-len(chosen) // per_page))
     page = min(max(query.page, 1), pages)
     return ProofList(
         replace(query, page=page),
         len(mine),
         len(chosen),
         pages,
-        tuple(chosen[(page - 1) * PER_PAGE : page * PER_PAGE]),
+        tuple(chosen[(page - 1) * per_page : page * per_page]),
         tuple((state, counts[state]) for state in ProofState if counts[state]),
         sum(is_problem(row.state) for row in wanted),
         tuple(sorted({groups[row.host] for row in mine if row.host in groups})),

@@ -165,7 +165,7 @@ def rows_per_page(usual: int) -> int:
     """Returns the number of rows of a list's page: all for a download, few on a telephone, which names itself `Mobile`."""
     if is_csv():
         return ALL_ROWS
-    return min(usual, _TELEPHONE) if "Mobi" in request.user_agent.string else usual
+    return min(usual, _TELEPHONE) if has_request_context() and "Mobi" in request.user_agent.string else usual
 
 
 def day_of_form(name: str, zone: ZoneInfo) -> datetime | None:

@@ -25,6 +25,7 @@ PAGES = {
     "Overview": "overview.index",
     "Hosts": "hosts.index",
     "Copies": "copies.index",
+    "Proof: verified, restored, copied": "proof.index",
     "Jobs": "jobs.index",
     "Log": "log.index",
     "Account, password, sessions": "account.account",
@@ -38,6 +39,7 @@ POOL_PAGES = {
     "Balance": "balance.index",
     "Expiry": "expiry.index",
     "Doctor": "doctor.index",
+    "Proposed changes": "changes.index",
 }
 
 

@@ -52,6 +52,10 @@ def test_a_list_is_downloaded_with_all_its_rows_and_with_numbers_for_programs(st
     assert first["Remark"].startswith("'=HYPERLINK(")
 
 
+def test_the_list_of_proofs_is_downloaded_with_all_its_rows(state: Path) -> None:
+    assert len(rows(client(state).get("/proof?csv=2"))) == 120
+
+
 def test_a_filter_of_the_page_is_one_of_the_file(state: Path) -> None:
     assert [row["Host"] for row in rows(client(state).get("/hosts?state=failing&csv=1"))] == ["host000"]
 
@@ -59,7 +63,7 @@ def test_a_filter_of_the_page_is_one_of_the_file(state: Path) -> None:
 def test_a_limited_user_downloads_own_hosts_alone(state: Path) -> None:
     mine = client(state, "viewer", ("mine*",))
     assert [row["Host"] for row in rows(mine.get("/hosts?csv=1"))] == ["mine1"]
-    for address in ("/pool?csv=1", "/log?csv=1", "/jobs?csv=1", "/hosts?q=host&csv=1"):
+    for address in ("/pool?csv=1", "/proof?csv=1", "/log?csv=1", "/jobs?csv=1", "/hosts?q=host&csv=1"):
         assert b"host000" not in mine.get(address).data, address
     assert mine.get("/hosts/host000?csv=1").status_code == 404
     assert client(state).get("/hosts/host000?csv=1").status_code == 200
