@@ -328,6 +328,11 @@ class CopyRow:
     remark: str
     """Why it is behind; "": unknown, or it is not."""
 
+    @property
+    def began(self) -> datetime | None:
+        """Returns when that backup began; None without one."""
+        return parse_backup_name(self.backup)
+
 
 STATES = {"behind": "behind", "uncovered": "without a copy", "gone": "no longer listed"}
 """The filters of the list, with their words."""

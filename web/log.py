@@ -130,7 +130,7 @@ def index() -> str:
     kept = {name: value for name in ("host", "outcome", "since") if (value := request.args.get(name, "").strip())}
     return render_template(
         "log/log.html",
-        page=log_page(here.catalogue, wanted, here.now, rows_per_page(PAGE)),
+        page=log_page(here.catalogue, wanted, here.now, min(PAGE, rows_per_page(PAGE))),  # the page has no table to download
         host=host,
         outcome=outcome,
         since=request.args.get("since", "").strip(),
