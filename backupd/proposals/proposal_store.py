@@ -84,7 +84,8 @@ class ConfigProposal:
     @property
     def title(self) -> str:
         """Returns the change in a few words."""
-        return f"add {self.host}" if self.is_new else f"{self.host}: {', '.join(self.keys)}"
+        keys = dict.fromkeys(key.rstrip("+-") for key in self.keys)
+        return f"add {self.host}" if self.is_new else f"{self.host}: {', '.join(keys)}"
 
 
 def no_proposal(proposal_id: str) -> RequestRefused:
