@@ -4,6 +4,8 @@ Without them, a stolen session of the dashboard could run commands as root throu
 configuration, fill the disk with proposals, or overwrite what an administrator has changed by hand meanwhile.
 """
 
+import errno
+import os
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +127,20 @@ def test_comments_order_and_other_keys_stay_and_the_old_file_is_kept(files: File
     expected |= {"exclude": ["/srv/cache/*", "/srv/tmp/*"], "window": "22:00-06:00", "retention": {"daily": 30}}
     assert tomllib.loads(text)["host"]["web1"] == expected
     assert sorted(load("main", files.main).hosts) == ["here", "web1"]  # the old file is no drop-in
+
+
+def test_a_file_of_the_same_owner_is_replaced_without_a_call_that_the_unit_may_not_make(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SystemCallFilter= of btrkeep-serve@ refuses fchown, which is one of @privileged."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "refused by the filter")
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    with files.alone():
+        write_change(files, plan_change(files, "web1", {"window": "22:00-06:00"}, is_new=False))
+    assert 'window = "22:00-06:00"' in files.own_file("web1").read_text()
 
 
 def test_the_diff_has_the_changed_keys_and_nothing_else_of_the_file(files: Files) -> None:

@@ -5,7 +5,7 @@ meanwhile, a full disk could leave half a configuration, and an approved retenti
 """
 
 import json
-import os
+import shutil
 import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from backupd.proposals.proposal_store import ProposalStore, proposal_of
 from btrkeep.serving.client import RootServiceClient
 from btrkeep.serving.protocol import RequestRefused
 from tests.beds import work
@@ -209,32 +210,52 @@ def test_nobody_proposes_what_is_not_his_or_not_on_the_list(pool: Nights, servic
 
 
 @pytest.mark.root
+def test_where_the_unit_may_not_write_the_configuration_the_refusal_names_the_drop_in(
+    pool: Nights, login: Store, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    """[web] apply alone does not give the root service the right to write /etc."""
+    pool.settings("web", apply=True)
+    login.forget_attempts("ada", ADDRESS, datetime.now(UTC), 1.0)
+    etc = tmp_path / "etc"
+    etc.mkdir()
+    work("mount", "-t", "tmpfs", "none", etc)
+    try:
+        pool.config = Path(shutil.copy(pool.config, etc / "main.toml"))
+        work("mount", "-o", "remount,ro", etc)
+        with serving(pool.config, "--login", next(tmp_path_factory.getbasetemp().glob("logins*/s"))) as service:
+            proposal = proposed(service, window="22:00-06:00")
+            with pytest.raises(RequestRefused) as error:
+                applied(service, "session_ada", proposal, PASSWORDS["ada"])
+            assert f"ReadWritePaths={etc}" in error.value.hint
+            assert ask(service, "session_ada", "proposals") == [proposal]
+    finally:
+        work("umount", etc)
+
+
+@pytest.mark.root
 def test_a_full_disk_leaves_no_half_proposal_and_no_half_configuration(pool: Nights, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    work("mount", "-t", "tmpfs", "-o", "size=2M", "none", small)
+    work("mount", "-t", "tmpfs", "-o", "size=1M", "none", small)
     try:
-        state = small / "state"
-        pool.state = state
-        pool.settings("pool", state=str(state))
-        config = small / "main.toml"
-        config.write_text(pool.config.read_text())
-        pool.config = config
+        pool.config = Path(shutil.copy(pool.config, small / "main.toml"))
         pool.backupd("check", check=False)
-        with serving(config) as service:
+        with serving(pool.config) as service:
             proposal = service.agent("root").ask("propose", host="web1", keys={"exclude+": ["/srv/www/tmp/*"]})
+        store = ProposalStore(small)
+        with store.alone():
             work("sh", "-c", f"dd if=/dev/zero of={small}/ballast bs=1k 2>/dev/null; true")
-            assert os.statvfs(small).f_bavail == 0
-            with pytest.raises(RequestRefused):
-                service.agent("root").ask("propose", host="web1", keys={"window": "22:00-06:00"})
-        before = config.read_bytes()
-        assert [path.name for path in (state / "proposals").iterdir()] == [f"{proposal['id']}.json"]
+            with pytest.raises(OSError, match="No space left"):
+                store.put(proposal_of(json.loads((pool.state / "proposals" / f"{proposal['id']}.json").read_text())))
+        assert list((small / "proposals").iterdir()) == []
+
+        before = pool.config.read_bytes()
         done = pool.backupd("apply", proposal["id"], check=False)
-        assert done.returncode != 0
-        assert "Traceback" not in done.stderr
-        assert config.read_bytes() == before
+        assert (done.returncode, "No space left" in done.stderr, "Traceback" in done.stderr) == (1, True, False)
+        assert pool.config.read_bytes() == before
+        assert pool.json("proposals") == [proposal]
         (small / "ballast").unlink()
         pool.backupd("apply", proposal["id"])
-        assert tomllib.loads(config.read_text())["host"]["web1"]["exclude"] == ["/srv/www/cache/*", "/srv/www/tmp/*"]
+        assert tomllib.loads(pool.config.read_text())["host"]["web1"]["exclude"] == ["/srv/www/cache/*", "/srv/www/tmp/*"]
     finally:
         work("umount", small)

@@ -79,9 +79,10 @@ def apply(call: Call) -> dict[str, Any]:
             if type(error) is not OperatorError:
                 raise
             # The unit sees /etc read-only unless the administrator has allowed it with a drop-in.
-            raise RequestRefused(error.message, f"{error.hint or 'see [web] apply'}; or as root: {_command(stored)}") from None
+            edit = f"`systemctl edit btrkeep-serve@{call.service.pool_name}`, with ReadWritePaths={_files(call).main.parent}"
+            raise RequestRefused(error.message, f"allow the unit to write it: {edit}; or as root: {_command(stored)}") from None
     return {"id": applied.id, "outcome": "applied", "host": applied.host, "unrecorded": unrecorded}
 
 
 def _command(stored: ConfigProposal) -> str:
-    return f"backupd apply {stored.id}"
+    return f"`backupd apply {stored.id}`"
