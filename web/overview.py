@@ -228,7 +228,8 @@ def nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
 
 def _nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
     config, now = source.config, source.now
-    mine = {name: host for name, host in config.hosts.items() if viewer.may_see(name)}
+    pauses = silences(source)
+    mine = {name: host for name, host in config.hosts.items() if viewer.may_see(name) and not pauses.pause_of(name)}
     runs = source.catalogue.runs_since(night_sum.since(mine.values(), config.zone, now))
     pasts = hosts.past_of(source, mine)
     began = {name: past.since for name, past in pasts.items() if past.since}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from btrkeep.catalogue import Catalogue
 from btrkeep.serving.client import RootServiceClient
 from btrkeep.serving.protocol import RequestRefused
 from tests.beds.history import every, make_history, notes_of
@@ -88,3 +89,29 @@ def test_a_neighbours_host_in_the_list_refuses_all_of_it_as_if_it_did_not_exist(
     assert kind(service, "otto", action="delete", targets=["web1"]) == "usage"
     assert service.agent().ask("jobs") == []
     assert made(nights, "web1", "db1") == [0, 0]
+
+
+def test_an_operator_silences_his_hosts_alone_and_not_for_ever(nights: Nights, service: Service) -> None:
+    def answered(name: str, days: float = 9, **arguments: Any) -> str:
+        until = (datetime.now(UTC) + timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        try:
+            RootServiceClient(service.socket, "root", 60, f"btrkeep_{name}").ask("silence", until=until, **arguments)
+        except RequestRefused as refused:
+            return refused.kind
+        return "ok"
+
+    assert answered("olga", targets=["web1", "db1"]) == "missing"
+    assert answered("olga", problem="room") == "refused"
+    assert answered("olga", targets=["web1"], group="db") == "refused"
+    assert answered("viewer", targets=["web1"]) == "refused"
+    assert answered("otto", group="nothing") == "missing"
+    assert answered("otto", problem="damaged") == "usage"
+    assert answered("otto", 93, targets=["web1"]) == answered("otto", -1, targets=["web1"]) == answered("otto") == "usage"
+    with Catalogue.open(nights.state) as catalogue:
+        assert catalogue.silences() == []
+        assert answered("olga", targets=["web1"], why="new disk") == "ok"
+        assert answered("otto", problem="room") == "ok"
+        assert [(row.key, row.who, row.why) for row in catalogue.silences()] == [
+            (("host", "web1"), "token:olga", "new disk"),
+            (("problem", "room"), "token:otto", ""),
+        ]

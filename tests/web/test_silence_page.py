@@ -85,6 +85,18 @@ def test_what_can_be_silenced_has_a_form_and_damage_has_none(state: Path) -> Non
     assert client(state, "viewer").get("/overview/silence?problem=room").status_code == 403
 
 
+def test_a_disabled_host_is_not_counted_as_left_out_by_the_night(tmp_path: Path) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    hosts = [HostConfig(name, address=name, paths=("/srv",)) for name in ("web1", "web2")]
+    backups = [backup("web1", now - timedelta(hours=30)), backup("web2", now - timedelta(days=5))]
+    done = [run("web1", now - timedelta(hours=30))]
+    with write(tmp_path / "state", hosts, backups, done) as catalogue:
+        assert "not tried" in client(tmp_path / "state").get("/overview/night").text
+        catalogue.put_silences([silence("host", "web2", paused=True)])
+        catalogue.set_fact(FACT, as_text(StoredVerdict(now, PoolVerdict())))
+    assert "web2" not in client(tmp_path / "state").get("/overview/night").text
+
+
 def test_the_page_before_it_shows_what_would_not_change(state: Path) -> None:
     page = client(state).get("/hosts/-/actions?action=enable&all=1").text
     assert 'name="target" value="web1"' in page
