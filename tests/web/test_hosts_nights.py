@@ -72,7 +72,7 @@ def test_a_run_without_an_end_is_running_or_was_broken_off() -> None:
 
 def test_in_words_the_nights_that_were_not_well_are_named() -> None:
     runs = [tried(0, "complete"), tried(1, "failed"), tried(2, "complete"), tried(3, "suspect")]
-    assert words(shown(*runs)) == "the last 5 nights: 2 complete, 1 suspect (2026-11-19), 1 failed (2026-11-17), 1 without a run"
+    assert words(shown(*runs)) == "the last 5 nights: 2 complete, 1 suspect (Thu 19 Nov), 1 failed (Tue 17 Nov), 1 without a run"
 
 
 def test_before_a_host_was_there_it_had_no_nights() -> None:
@@ -105,7 +105,7 @@ def test_what_a_lost_catalogue_knew_is_not_known_and_a_backup_tells_of_its_night
     assert host_nights[1].backup == made.backup
     lost = strip(BEGINS, BERLIN, [later], {}, frozenset(), past)
     assert [night.outcome for night in lost] == ["before", "unknown", "unknown", "failed", "none"]
-    assert words(lost) == "all 4 nights: 1 failed (2026-11-19), 1 without a run, 2 not known"
+    assert words(lost) == "all 4 nights: 1 failed (Thu 19 Nov), 1 without a run, 2 not known"
 
 
 def test_a_strip_has_a_path_for_each_kind_and_a_cell_for_each_night() -> None:

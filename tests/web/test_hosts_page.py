@@ -158,7 +158,7 @@ def test_hosts_with_the_same_cause_are_counted_and_a_long_error_does_not_hide_it
 
 def test_the_strip_says_in_words_how_the_nights_went(hosts: FlaskClient) -> None:
     page = hosts.get("/hosts?q=failing1").text
-    assert 'aria-label="all 2 nights: 1 complete, 1 failed (2026-11-20)"' in page
+    assert 'aria-label="all 2 nights: 1 complete, 1 failed (Fri 20 Nov)"' in page
 
 
 @pytest.mark.slow

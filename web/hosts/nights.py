@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from btrkeep.backup_states import GOING
@@ -186,11 +186,17 @@ def words(nights: Sequence[HostNight]) -> str:
     for outcome in OUTCOMES[:-1]:
         if not counts[outcome]:
             continue
-        days = [night.day for night in nights if night.outcome == outcome]
+        days = [_day_words(night.day) for night in nights if night.outcome == outcome]
         named = outcome not in ("complete", "none", "unknown") and len(days) <= 5
         parts.append(f"{counts[outcome]} {_WORDS.get(outcome, outcome)}" + (f" ({', '.join(days)})" if named else ""))
     which = "the only night so far" if count == 1 else f"the last {count} nights" if count == len(nights) else f"all {count} nights"
     return f"{which}: {', '.join(parts)}"
+
+
+def _day_words(day: str) -> str:
+    """Formats a day of the last month as all pages do: "Fri 20 Nov"."""
+    parsed = date.fromisoformat(day)
+    return f"{parsed:%a} {parsed.day} {parsed:%b}"
 
 
 def explained(window: Window | None) -> str:
