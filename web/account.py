@@ -62,7 +62,8 @@ def _logged_in() -> str | Response | tuple[str, int] | tuple[str, int, dict[str,
 
 
 def _form(wrong: str = "") -> str:
-    return render_template("account/login.html", wrong=wrong, next=within(request.values.get("next")))
+    name = printable(request.form.get("name", "").strip()[:64])
+    return render_template("account/login.html", wrong=wrong, name=name, next=within(request.values.get("next")))
 
 
 @blueprint.post("/logout")

@@ -17,7 +17,21 @@ from btrkeep import __version__
 from btrkeep.decisions.overall import Overall
 from btrkeep.errors import OperatorError
 from btrkeep.serving.viewer import Viewer
-from web import account, changes, copies, doctor, endpoints, error_pages, filters, health, log, overview, proof, site_search
+from web import (
+    account,
+    changes,
+    copies,
+    doctor,
+    documents,
+    endpoints,
+    error_pages,
+    filters,
+    health,
+    log,
+    overview,
+    proof,
+    site_search,
+)
 from web.auth import sessions
 from web.auth.sessions import cookie_key
 from web.csv_tables import as_csv
@@ -75,6 +89,7 @@ PAGES = (
     DashboardPage(account.blueprint),
     DashboardPage(changes.blueprint),
     DashboardPage(site_search.blueprint),
+    DashboardPage(documents.blueprint),
     DashboardPage(health.blueprint),
 )
 _BELOW = {page.name: page.below for page in PAGES if page.below}

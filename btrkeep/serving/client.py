@@ -162,7 +162,7 @@ class _Line:
 
     def _absent(self, error: OSError) -> Absent:
         reason = "no answer in time" if isinstance(error, TimeoutError | BlockingIOError) else error.strerror or str(error)
-        return Absent(f"the root service at {self._agent.socket} cannot be reached: {reason}", _HINT)
+        return Absent(f"the root service cannot be reached: {reason}", _HINT)
 
     def close(self) -> None:
         """Ends the connection."""
