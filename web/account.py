@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from flask import Blueprint, abort, flash, g, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
@@ -10,7 +11,7 @@ from werkzeug.wrappers import Response
 from btrkeep.units import format_duration, parse_time, printable
 from web.auth import sessions
 from web.request_values import within
-from web.source import logged_in_viewer, public, viewer
+from web.source import logged_in_viewer, public, source, viewer
 
 blueprint = Blueprint("account", __name__)
 _AT_ONCE = threading.BoundedSemaphore(6)
@@ -81,11 +82,35 @@ def account() -> str:
 
 
 def _account(wrong: str = "") -> str:
-    login_sessions = [
-        {**login_session, "created": parse_time(login_session["created"]), "seen": parse_time(login_session["seen"])}
-        for login_session in sessions.ask("sessions", g.word)
-    ]
-    return render_template("account/account.html", sessions=login_sessions, wrong=wrong)
+    return render_template("account/account.html", sessions=_with_times(sessions.ask("sessions", g.word)), wrong=wrong)
+
+
+@blueprint.post("/account/end")
+def end_session() -> Response:
+    """Ends one of the user's own sessions."""
+    is_ended = sessions.ask("end_session", g.word, id=request.form.get("id", ""), address=sessions.address())
+    flash("That browser is logged out." if is_ended else "That session had ended already.")
+    return redirect(url_for("account.account"), 303)
+
+
+@blueprint.get("/account/users")
+def users() -> str:
+    """Shows all users with their sessions, the tokens, and the services of notifications, to admins of all hosts."""
+    if not viewer().admin or viewer().limited:
+        abort(403, "only an admin of all hosts may see the users")
+    answer = sessions.ask("accounts", g.word)
+    return render_template(
+        "account/users.html",
+        users=[{**user, "sessions": _with_times(user["sessions"])} for user in _with_times(answer["users"])],
+        tokens=_with_times(answer["tokens"]),
+        services=source().config.services,
+    )
+
+
+def _with_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the rows with parsed times."""
+    times = ("created", "seen", "used")
+    return [{key: parse_time(value) if key in times and value else value for key, value in row.items()} for row in rows]
 
 
 @blueprint.post("/account/elsewhere")

@@ -33,6 +33,7 @@ WINDOW = 900.0
 FOR_BOTH, FOR_ADDRESS, FOR_NAME = 5, 20, 50
 _KNOWN = 90 * 86400.0
 _LONGEST_NAME = 64
+_ID_LENGTH = 16
 
 
 def admit_attempt(store: Store, name: str, address: str, now: datetime) -> float:
@@ -201,17 +202,63 @@ def _logout(service: LoginService, request: Request) -> None:
 
 
 def _sessions(service: LoginService, request: Request) -> Any:
-    _, name = _own(service, request)
+    key, name = _own(service, request)
+    return _session_list(service, name, key)
+
+
+def _session_list(service: LoginService, name: str, here: bytes) -> list[dict[str, Any]]:
+    """Returns the sessions of a user. `id` is a part of the digest, which opens no session."""
     return [
         {
+            "id": session.key.hex()[:_ID_LENGTH],
             "created": format_time(session.created),
             "seen": format_time(session.seen),
             "address": session.address,
             "browser": session.browser,
-            "here": session.key == digest(request.session or ""),
+            "here": session.key == here,
         }
         for session in service.store.sessions(name)
     ]
+
+
+def _end_session(service: LoginService, request: Request) -> bool:
+    """Ends one of the caller's own sessions; returns False if it has ended already."""
+    _, name = _own(service, request)
+    number, address = _texts(request.arguments, "id", "address")
+    keys = [session.key for session in service.store.sessions(name) if session.key.hex()[:_ID_LENGTH] == number]
+    for key in keys:
+        service.store.drop_session(key)
+        audit.info("logout: %s from %s (session %s)", name, address, key.hex()[:8])
+    return bool(keys)
+
+
+def _accounts(service: LoginService, request: Request) -> Any:
+    """Returns all users with their sessions, and all tokens, without hashes and digests: for admins of all hosts."""
+    key, _ = _own(service, request)
+    viewer = service.viewer_of(request.session or "")
+    if viewer is None or not viewer.admin or viewer.limited:
+        raise RequestRefused("only an admin of all hosts may see the users", "ask an admin", "refused", is_public=True)
+    users = [
+        {
+            "name": user.name,
+            "role": user.role,
+            "hosts": user.hosts,
+            "created": format_time(user.created),
+            "sessions": _session_list(service, user.name, key),
+        }
+        for user in service.store.users()
+    ]
+    tokens = [
+        {
+            "name": token.name,
+            "role": token.role,
+            "hosts": token.hosts,
+            "created": format_time(token.created),
+            "used": format_time(token.used) if token.used else None,
+        }
+        for token in service.store.tokens()
+    ]
+    return {"users": users, "tokens": tokens}
 
 
 def _elsewhere(service: LoginService, request: Request) -> None:
@@ -314,6 +361,8 @@ _VERBS: Mapping[str, Callable[[LoginService, Request], Any]] = {
     "logout": _logout,
     "sessions": _sessions,
     "elsewhere": _elsewhere,
+    "end_session": _end_session,
+    "accounts": _accounts,
     "password": _password,
     "links": _links,
     "save_link": _save_link,
