@@ -82,6 +82,17 @@ def test_ninety_one_hosts_are_run_again_from_the_overview_in_two_clicks(tmp_path
     assert "<button>Run now: 91 hosts</button>" in page
 
 
+def test_of_thousands_of_hosts_as_many_are_listed_as_one_request_may_have(tmp_path: Path) -> None:
+    hosts = [HostConfig(f"h{number:04}", address="h", paths=("/srv",)) for number in range(1200)]
+    write(tmp_path / "state", hosts, [backup("h0001", EVENING)]).close()
+    page = client(tmp_path / "state").get("/hosts/-/actions?action=run&all=1").text
+    assert len(targets(page)) == 500
+    assert "Only the first 500 of these hosts can be requested at once." in page
+    page = client(tmp_path / "state").get("/hosts/-/actions?action=hold&all=1").text
+    assert len(targets(page)) == 1
+    assert "and 999 more hosts with which nothing happens" in page
+
+
 @pytest.mark.parametrize("script", [True, False])
 def test_hosts_are_selected_in_a_browser_with_and_without_javascript(site: Dashboard, browser: Browser, script: bool) -> None:
     with visit(browser, site.url, java_script_enabled=script) as (page, noticed):
