@@ -58,13 +58,13 @@ def test_what_a_target_does_not_stand_is_found_kept_and_named(tmp_path: Path, mo
     status, result = fuzz("--only", "rsync-output", keep=tmp_path, seconds=20)
     assert status == 1
     assert "planted" in result["rsync-output"]["error"]
-    assert b"negotiated=32" in Path(result["rsync-output"]["found"]).read_bytes()
+    assert b"negotiated=32" in Path(result["rsync-output"]["failing_input"]).read_bytes()
     again = [
         sys.executable,
         "-m",
         "bench.fuzz_targets",
         "rsync-output",
         str(tmp_path / "rsync-output"),
-        result["rsync-output"]["found"],
+        result["rsync-output"]["failing_input"],
     ]
     assert "planted" in subprocess.run(again, cwd=TOP, capture_output=True, text=True, timeout=60, check=False).stdout

@@ -15,7 +15,7 @@ import pytest
 
 from backupd.repo.backup_json import Record
 from backupd.run import finalisation
-from backupd.run import host_run as hostrun
+from backupd.run import source_paths
 from backupd.run import work_subvolume as working
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
@@ -259,7 +259,7 @@ def test_what_fails_after_the_transfer_leaves_a_partial_and_no_row_that_says_run
     nights.host("web", tree)
     nights.run("web")
     (tree / "file").write_bytes(os.urandom(200_000))
-    monkeypatch.setattr(hostrun, "punch_written", full)
+    monkeypatch.setattr(source_paths, "punch_written", full)
     (result,) = nights.night("web")
     assert (result.outcome, result.error) == ("failed", "no holes tonight")
     assert rows(nights, "select state from backup order by name") == [("partial",), ("complete",)]

@@ -250,7 +250,7 @@ def test_a_disk_that_is_full_is_told_and_a_larger_one_takes_it(two: TwoPools, di
     work("mount", "-t", "tmpfs", "-o", "size=200k", "seed", disk.parent)
     answer = seed_to(two, disk, "backup2", status=1)
     assert "No space left on device" in answer
-    assert "the same command continues" in answer
+    assert "run the same command again, if needed on a larger disk" in answer
     work("mount", "-o", "remount,size=20m", disk.parent)
     assert seed_to(two, disk, "backup2")[0]["parts"] > 7
 

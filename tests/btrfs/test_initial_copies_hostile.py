@@ -151,7 +151,7 @@ def test_a_part_that_the_disk_changed_is_named_with_what_to_do(two: TwoPools, di
     part.write_bytes(content)
     (failed,) = seed_from(two, disk, status=1)["failed"]
     assert "000003.part" in failed["error"]
-    assert "remove web1 from the initial copy" in failed["error"]
+    assert "delete the folder web1 of the initial copy and write it again with --seed-to" in failed["error"]
     shutil.rmtree(disk / "web1")
     seed_to(two, disk, "backup2")
     seed_from(two, disk)

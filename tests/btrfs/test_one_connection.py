@@ -208,7 +208,7 @@ def test_a_connection_that_breaks_in_the_last_attempt_leaves_a_backup_that_the_n
     path, other = nights.source / "a", nights.source / "b"
     for folder in (path, other):
         folder.mkdir()
-        (folder / "file").write_bytes(os.urandom(2 << 20))
+        (folder / "file").write_bytes(os.urandom(8 << 20))  # on a busy machine the kill comes seconds late
     nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
     nights.host("web1", path, other, address=sshd.address, port=sshd.port, bandwidth="2MB/s")
     killed = list[int]()
