@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from backupd.repo.backup_json import Record
-from backupd.run import finalisation
-from backupd.run import source_paths
+from backupd.run import finalisation, source_paths
 from backupd.run import work_subvolume as working
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
