@@ -113,7 +113,7 @@ def test_an_admin_proposes_sees_the_effect_and_applies_it_with_the_password(pool
     refused = send(ada, f"{done.location}/apply", done.location, digest=digest, password="a wrong password")
     assert (refused.status_code, "The password is wrong" in refused.text) == (400, True)
     changed = send(ada, f"{done.location}/apply", done.location, digest="0" * 32, password=PASSWORD)
-    assert (changed.status_code, "was changed meanwhile" in changed.text) == (409, True)
+    assert (changed.status_code, "was changed after this page was opened" in changed.text) == (409, True)
     assert pool.config.read_bytes() == before
     applied = send(ada, f"{done.location}/apply", done.location, digest=digest, password=PASSWORD)
     assert "The change is applied." in ada.get(applied.location).text
