@@ -63,3 +63,8 @@ def test_motion_is_only_for_who_wants_it_and_everything_else_stands_still() -> N
 
 def test_nothing_is_loaded_from_anywhere() -> None:
     assert not re.search(r"@import|url\((?!['\"]?data:)", STYLE)
+
+
+def test_the_scripts_of_all_pages_are_small() -> None:
+    """On a slow line a page with 20 kB of scripts is read at once, and one with a megabyte is not."""
+    assert sum(file.stat().st_size for file in (Path(__file__).parents[2] / "web" / "static").glob("*.js")) < 20_000

@@ -31,13 +31,13 @@
     }, 200);
   });
 
-  // Scrolls a wide table to its newest column; browsers with scroll-initial-target did that already.
+  // Scrolls a wide table to its newest column.
   for (const newest of document.querySelectorAll(".wide [data-newest]")) {
     const box = newest.closest(".wide");
     box.scrollLeft = newest.offsetLeft + newest.offsetWidth - box.clientWidth;
   }
 
-  // "3 minutes ago" grows in an open page, as `relative` of filters.py.
+  // "3 minutes ago" grows in an open page (filters.py: relative).
   const ahead = Date.parse(document.body.dataset.now) - Date.now(), ago = new Intl.RelativeTimeFormat("en");
   setInterval(() => {
     for (const e of document.querySelectorAll("[data-ago]")) {

@@ -1,4 +1,4 @@
-// Reloads a page that waits for an answer when the answer exists: <section data-wait="/address">. Without scripts it reloads itself.
+// Reloads a page that waits for an answer when the answer exists: <section data-wait="/address">.
 "use strict";
 (() => {
   const section = document.querySelector("[data-wait]");

@@ -1,7 +1,7 @@
 // Shows the block groups under the pointer on a heatmap. Without this script, the table of the page has every block group.
 //
-// The map of the picture (heatmap/whole_filesystem.py) is fetched when the user points for the first time. With a mouse a click opens the
-// block group; a finger shows it first. Arrow keys move a square at a time, with Shift sixteen; Enter opens.
+// The map (heatmap/whole_filesystem.py) is fetched when the user points for the first time. A click opens the block group, a finger
+// shows it first. Arrow keys move a square, with Shift sixteen; Enter opens.
 "use strict";
 (() => {
   const TYPES = { 1: "data", 2: "system", 4: "metadata", 5: "data and metadata" };

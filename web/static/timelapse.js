@@ -1,18 +1,14 @@
-// Plays the recorded states one after the other, and lets a slider choose. Without this script the page has links to the states before and after.
+// Plays the recorded states, and lets a slider choose. Without this script the page has links to the states before and after.
 "use strict";
 (() => {
   const EVERY = 350; // ms
   const AHEAD = 3;
   const figure = document.querySelector(".timelapse");
   if (!figure) return;
+  const find = (selector) => figure.querySelector(selector);
   const frames = [...figure.querySelectorAll(".frames li")];
-  const image = figure.querySelector("img");
-  const moment = figure.querySelector(".moment");
-  const count = figure.querySelector(".count");
-  const slider = figure.querySelector("input[type=range]");
-  const play = figure.querySelector(".play");
-  const back = figure.querySelector(".back");
-  const on = figure.querySelector(".on");
+  const image = find("img"), moment = find(".moment"), count = find(".count"), slider = find("input[type=range]");
+  const play = find(".play"), back = find(".back"), on = find(".on");
   const loaded = new Map();
   let at = Number(slider.value);
   let timer = 0;
