@@ -189,7 +189,8 @@ def apply(proposal_id: str) -> Response | tuple[str, int]:
     if answer["outcome"] == "wrong":
         return _page(proposal_id, "The password is wrong. Nothing was changed."), 400
     if answer["outcome"] == "changed":
-        return _page(proposal_id, "The configuration was changed after this page was opened. Check the new difference, then apply it."), 409
+        words = "The configuration was changed after this page was opened. Check the new difference, then apply it."
+        return _page(proposal_id, words), 409
     flash("The change is applied." + _unrecorded(answer))
     return redirect(url_for("hosts.host", host=answer["host"]), 303)
 
