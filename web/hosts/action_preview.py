@@ -30,7 +30,8 @@ def plan_action(source: RequestContext, viewer: Viewer, verb: str, rows: Sequenc
     transfers = frozenset(transfer.host for transfer in running(source, viewer).transfers) if verb == "run" else frozenset[str]()
     suspect = _newest_suspect(source, rows) if verb == "accept" else {}
     if verb in ("silence", "disable", "enable"):
-        plans = [_plan_silence(verb, row, silences(source).of_host(row.host), viewer) for row in rows]
+        now_silenced = silences(source)
+        plans = [_plan_silence(verb, row, now_silenced.of_host(row.host), viewer) for row in rows]
     else:
         plans = [_plan(verb, row, row.host in transfers, suspect.get(row.host, "")) for row in rows]
     return tuple(sorted(plans, key=lambda plan: not plan.target))
