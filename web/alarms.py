@@ -55,7 +55,7 @@ def active_alarms(source: RequestContext) -> list[StoredAlarm]:
 
 
 def silences(source: RequestContext) -> Silences:
-    """Returns what is silenced now; cached between requests. The caller must filter it by viewer."""
+    """Returns the present silences; cached between requests. The caller must filter it by viewer."""
     return source.cached("silences", lambda: read_silences(source.catalogue, source.config.hosts, source.now))
 
 

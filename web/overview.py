@@ -375,11 +375,11 @@ class Present:
     has_no_service: bool
     """Whether no service gets alarms."""
     silenced: tuple[SilencedProblem, ...]
-    """What is silenced until a date, and what its problem is now."""
+    """The silences, each with the present problem."""
 
     @property
     def kinds_to_silence(self) -> tuple[str, ...]:
-        """Returns the kinds of problems that can be silenced as a whole."""
+        """Returns the kinds of problems that can be silenced."""
         return PROBLEM_KINDS
 
 

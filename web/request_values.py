@@ -169,7 +169,7 @@ def rows_per_page(usual: int) -> int:
 
 
 def day_of_form(name: str, zone: ZoneInfo) -> datetime | None:
-    """Returns the start of the day in a field of the form, in that zone; None without a day; aborts with 400 if it is none."""
+    """Returns the start of the day in a field of the form, in that zone; None without a day; aborts with 400 for any other text."""
     text = request.form.get(name, "").strip()
     if not text:
         return None

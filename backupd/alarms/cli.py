@@ -246,7 +246,7 @@ def silence_command(
 
     HOST may be a pattern, such as 'web*'. `backupd status` and the dashboard list silenced problems apart, with the user and the
     reason, and the verdict counts them as silenced. Damaged and altered backups are never silenced. When the date passes, a problem
-    that is still there is notified. Without arguments: list what is silenced.
+    that is still there is notified. Without arguments: list all silences.
     """
     with opened(ctx) as context:
         now = context.clock.now().replace(microsecond=0)

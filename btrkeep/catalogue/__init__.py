@@ -124,7 +124,7 @@ class AlarmStore(CatalogueSession):
             alarm.add(session, rows)
 
     def silences(self) -> list[Silence]:
-        """Returns what is silenced, by kind and name; also silences that have ended."""
+        """Returns all silences, by kind and name; also those that have ended."""
         return silence.find(self._reader, "ORDER BY kind, name")
 
     def put_silences(self, changed: Iterable[Silence], gone: Iterable[tuple[str, str]] = ()) -> None:

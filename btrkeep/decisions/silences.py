@@ -21,7 +21,7 @@ LONGEST = timedelta(days=92)
 """The longest silence that the dashboard sets: an attacker there cannot silence a pool for ever."""
 COPY_KINDS = ("copy-failing", "copy-late", NEVER_COPIED)
 PROBLEM_KINDS = (findings.ROOM, findings.UNALLOCATED, findings.USED, findings.SCHEDULE, *COPY_KINDS, *ALARM_KINDS)
-"""The kinds of problems that can be silenced as a whole; those of hosts are silenced by host or group."""
+"""The kinds of problems that can be silenced; those of hosts are silenced by host or group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Silences:
 
     @property
     def problem_kinds(self) -> frozenset[str]:
-        """Returns the kinds of problems that are silenced as a whole."""
+        """Returns the silenced kinds of problems."""
         return frozenset(row.name for row in self.active if row.kind == "problem" and row.name in PROBLEM_KINDS)
 
     def of_alarm(self, alarm: StoredAlarm) -> Silence | None:
@@ -78,7 +78,7 @@ class Silences:
 
 
 def read_silences(catalogue: Catalogue, hosts: Mapping[str, HostConfig], now: datetime) -> Silences:
-    """Returns what is silenced now."""
+    """Returns the present silences."""
     return Silences.of(catalogue.silences(), {name: host.group for name, host in hosts.items()}, now)
 
 

@@ -40,9 +40,9 @@ def test_a_host_is_silenced_by_its_name_or_its_group_until_the_date_and_no_longe
 
 def test_of_two_silences_of_a_host_the_longer_one_counts() -> None:
     both = silences(silence("host", "web1", NOW + timedelta(hours=1), why="short"), silence("group", "web", why="long"))
-    found = both.of_host("web1")
-    assert found
-    assert found.why == "long"
+    longer = both.of_host("web1")
+    assert longer
+    assert longer.why == "long"
     assert both.pause_of("web1") is None
 
 
