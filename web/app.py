@@ -22,7 +22,7 @@ from web import (
     changes,
     copies,
     doctor,
-    documents,
+    documentation,
     endpoints,
     error_pages,
     filters,
@@ -34,7 +34,7 @@ from web import (
 )
 from web.auth import sessions
 from web.auth.sessions import cookie_key
-from web.csv_tables import as_csv
+from web.csv_tables import OneTable, as_csv
 from web.dashboard_settings import Settings
 from web.files import page as files
 from web.hosts import page as hosts
@@ -89,7 +89,7 @@ PAGES = (
     DashboardPage(account.blueprint),
     DashboardPage(changes.blueprint),
     DashboardPage(site_search.blueprint),
-    DashboardPage(documents.blueprint),
+    DashboardPage(documentation.blueprint),
     DashboardPage(health.blueprint),
 )
 _BELOW = {page.name: page.below for page in PAGES if page.below}
@@ -154,6 +154,9 @@ def _every_request(app: Flask, settings: Settings) -> None:
     app.after_request(add_headers)
     app.after_request(lambda response: as_csv(response, settings.pool))  # before the headers
     app.teardown_request(close_source)
+    table = OneTable()
+    app.before_request(table.begin)
+    app.teardown_request(table.end)
 
 
 def _names() -> dict[str, Any]:

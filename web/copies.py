@@ -382,8 +382,8 @@ def index() -> str:
     rows, page = copy_rows(here, who), copies(here, who)
     words, state, copy = request.args.get("q", "").strip()[:200], choice("state", STATES) or "", request.args.get("copy", "")
     sort = choice("sort", (*ORDERS, *(f"-{order}" for order in ORDERS))) or "-worst"
-    found = [row for row in rows if all(word in row.host.casefold() for word in words.casefold().split())]
-    chosen = [row for row in found if (not state or state in row.states) and (not copy or row.replica == copy)]
+    matching = [row for row in rows if all(word in row.host.casefold() for word in words.casefold().split())]
+    chosen = [row for row in matching if (not state or state in row.states) and (not copy or row.replica == copy)]
     chosen.sort(key=lambda row: (row.host, row.replica))
     chosen.sort(key=ORDERS[sort.removeprefix("-")], reverse=sort.startswith("-"))
     per_page = rows_per_page(_PER_PAGE)
@@ -398,7 +398,7 @@ def index() -> str:
         at=at,
         pages=pages,
         asked={"q": words, "state": state, "copy": copy, "sort": sort},
-        counts=[(name, text, sum(name in row.states for row in found)) for name, text in STATES.items()],
+        counts=[(name, text, sum(name in row.states for row in matching)) for name, text in STATES.items()],
         history={} if who.limited else {replica.name: _history(here, replica) for replica in page.replicas},
         alarms={alarm.subject: alarm for alarm in open_alarms(here, who)},
     )

@@ -7,11 +7,13 @@ numbers for programs (bytes, seconds, RFC 3339), no text is cut off, and lists h
 import csv
 import io
 import re
+import threading
 from html.parser import HTMLParser
 
-from flask import Response, request
+from flask import Response, g, request
 
 from btrkeep.units import printable
+from web.request_values import is_csv
 
 LINKS = 9
 """The maximum number of tables of a page."""
@@ -24,6 +26,7 @@ _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _APART = ("br", "details", "div", "li", "p", "small")
 _LEFT_OUT = ("", "Actions")
+_WAITS = 5.0  # seconds
 
 
 def tables_of(html: str) -> list[str]:
@@ -36,6 +39,28 @@ def tables_of(html: str) -> list[str]:
         own = _LABEL.search(attributes)
         names.append(" ".join(_TAGS.sub(" ", around or (own[1] if own else "") or caption or heading).split()))
     return names[:LINKS]
+
+
+class OneTable:
+    """Lets one table be made at a time: all rows of 3,000 hosts take seconds, and a script could ask for them again and again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def begin(self) -> Response | None:
+        """Takes the turn of a request for a table. Returns the refusal if other tables take too long."""
+        if not is_csv():
+            return None
+        if not self._lock.acquire(timeout=_WAITS):
+            busy = "Another table is being made. Try again in a moment.\n"
+            return Response(busy, 503, {"Retry-After": "10"}, content_type="text/plain; charset=utf-8")
+        g.makes_table = True
+        return None
+
+    def end(self, _error: BaseException | None = None) -> None:
+        """Ends the turn."""
+        if g.pop("makes_table", False):
+            self._lock.release()
 
 
 def as_csv(response: Response, name: str) -> Response:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd.files.listing import only_folders, page
+from backupd.files.name_search import name_filter, search
 from backupd.files.sameness import TimeBudgetUsedUp, steady
-from backupd.files.search import name_filter, search
 from backupd.files.tree import Entry, Tree
 
 

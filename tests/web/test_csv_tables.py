@@ -4,13 +4,17 @@ import csv
 import io
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from flask import Response
 from werkzeug.test import TestResponse
 
+import web.app
 from btrkeep.config import HostConfig
 from tests.web.made import DAY, EVENING, NOW, backup, client, run, write
-from web.csv_tables import harmless, tables_of
+from web.csv_tables import as_csv, harmless, tables_of
+from web.request_values import is_csv
 from web.source import RequestContext
 
 
@@ -108,3 +112,25 @@ def test_every_table_of_a_hosts_page_can_be_downloaded(state: Path) -> None:
     assert row["Backup"].startswith((EVENING - DAY).strftime("%Y-%m-%dT%H:%M:%SZ"))
     assert (row["Took"], row["Files"], row["Size"]) == (str(timedelta(minutes=10).total_seconds()), "1000", str(2 << 30))
     assert "Actions" not in row
+
+
+def test_one_table_is_made_at_a_time_and_pages_do_not_wait(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of 3,000 hosts takes seconds of a processor: a script that asks for many of them would stop the pages."""
+    monkeypatch.setattr("web.csv_tables._WAITS", 0.05)
+    browser, meanwhile = client(state), list[Any]()
+    written, others = as_csv, browser.application.test_client()
+
+    def slow(response: Response, name: str) -> Response:
+        if is_csv() and not meanwhile:
+            meanwhile.append(response)  # before the requests, which come here too
+            meanwhile.extend(others.get(address) for address in ("/hosts?csv=1", "/hosts"))
+        return written(response, name)
+
+    monkeypatch.setattr(web.app, "as_csv", slow)
+    cookie = browser.get_cookie("btrkeep")
+    assert cookie
+    others.set_cookie("btrkeep", cookie.value)
+    assert browser.get("/hosts?csv=1").status_code == 200
+    _, refused, page = meanwhile
+    assert (refused.status_code, refused.headers["Retry-After"], page.status_code) == (503, "10", 200)
+    assert browser.get("/hosts?csv=1").status_code == 200

@@ -70,9 +70,9 @@ def test_a_folder_is_filtered_and_what_is_below_is_searched(olga: Visitor, shop:
     filtered = Page(olga.get(files("shop", source, find="PRICE")))
     assert "1 name in" in filtered.text
     assert [path_in(link) for link in filtered.addresses("/files/shop?") if "sort" not in link][-1] == source + b"/prices.txt"
-    found = Page(olga.get(files("shop", source, "/search", find="file 0?.txt")))
-    assert "10 results" in found.text
-    assert source + b"/folder/file 07.txt" in [path_in(link) for link in found.addresses("/files/shop?")]
+    results = Page(olga.get(files("shop", source, "/search", find="file 0?.txt")))
+    assert "10 results" in results.text
+    assert source + b"/folder/file 07.txt" in [path_in(link) for link in results.addresses("/files/shop?")]
     odd = Page(olga.get(files("shop", b"/", "/search", find="caf\\xe9")))
     assert source + b"/names/" + LATIN1 in [path_in(link) for link in odd.addresses("/files/shop?")]
     assert "No name below" in Page(olga.get(files("shop", b"/", "/search", find="no such name"))).text

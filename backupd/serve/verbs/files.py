@@ -84,7 +84,7 @@ def _entry(call: Call, backup: Restorable, tree: Tree) -> Entry:
 def browse(call: Call) -> dict[str, Any]:
     """Returns an entry, and for a folder a page of its contents."""
     from backupd.files.listing import Page, only_folders, page
-    from backupd.files.search import name_filter
+    from backupd.files.name_search import name_filter
 
     order, size = (call["sort"], call["descending"]), AnswerSize()
     matches = name_filter(call["find"]) if call["find"] else None
@@ -118,8 +118,8 @@ def _only_object(below: bytes | None) -> dict[str, str]:
 
 def search(call: Call) -> dict[str, Any]:
     """Returns the names below a folder that match, until the limit of results or of time."""
-    from backupd.files.search import name_filter
-    from backupd.files.search import search as search_names
+    from backupd.files.name_search import name_filter
+    from backupd.files.name_search import search as search_names
 
     size, count = AnswerSize(), itertools.count(1)
 
