@@ -55,6 +55,7 @@ class Page(HTMLParser):
         self.scripts: list[str] = []
         self.styles = 0
         self._text: list[str] = []
+        self._action = ""
         self.feed(answer.text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -65,8 +66,10 @@ class Page(HTMLParser):
         self.styles += "style" in by_name or any(name.startswith("on") for name in by_name)
         if tag == "a":
             self.links.append(by_name)
+        elif tag == "form":
+            self._action = by_name.get("action", "")
         elif tag in ("input", "select", "button"):
-            self.fields.append(by_name)
+            self.fields.append({**by_name, "of form": self._action})
         elif tag == "script":
             self.scripts.append(by_name.get("src", ""))
 

@@ -15,6 +15,7 @@ import pytest
 from tests.beds import TOP, work
 from tests.beds.dashboard import ADMIN, NAMES, OPERATOR, Dashboard, own_folder
 from tests.beds.manifest import differences, manifest
+from tests.beds.watch import wait_for
 from tests.web.files_visit import Page, Visitor, files, source_of, visitor
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
@@ -39,9 +40,11 @@ def into() -> Iterator[Path]:
 
 
 def form_of(page: Page) -> list[tuple[str, str]]:
-    """Returns the fields that a browser would send from the page's unchanged form."""
+    """Returns the fields that a browser would send from the page's unchanged form, not that of the downloads."""
     lines = []
     for field in page.fields:
+        if field["of form"].endswith("/download"):
+            continue
         chosen = field.get("type") not in ("radio", "checkbox") or "checked" in field
         if field.get("name") and field["name"] != "csrf_token" and chosen:
             lines.append((field["name"], field.get("value", "")))
@@ -88,18 +91,21 @@ def test_chosen_names_of_any_bytes_come_back_to_a_folder_on_the_host(ada: Visito
     assert ada.get(begun.headers["Location"]).status == 200
 
 
-def test_it_says_first_what_the_key_may_do_and_the_command_that_it_gives_does_it(ada: Visitor, shop: Dashboard, into: Path) -> None:
+def test_the_key_is_checked_and_the_command_for_the_backup_server_does_it(ada: Visitor, shop: Dashboard, into: Path) -> None:
+    """authorized_keys is explained where it matters alone: this host accepts the key."""
     assert shop.nights
     boxes = Page(ada.get(files("shop", source_of(shop) + b"/names"))).values("path")
     form = ada.post("/restore/shop", *[("path", box) for box in boxes])
+    match = re.search(r'data-live="(/restore/shop/key/[^"]+)"', form.text)
+    address = match[1] if match else "/hosts/shop"  # the check was faster than the form
+    wait_for(lambda: match is None or "data-over" in ada.get(address, X_Live="1").text)
+    assert "can be reached and allows a restore" in (ada.get(address).text if match else form.text)
+    again = ada.post("/restore/shop", *[("path", box) for box in boxes]).text
+    assert "can be reached and allows a restore" in again, "the same check is used for some minutes"
+    assert "authorized_keys" not in again
     shown = [unescape(text) for text in re.findall(r"<pre[^>]*><code>(.*?)</code></pre>", form.text, re.DOTALL)]
-    assert form.text.index("needs a key that may write") < form.text.index("<form class=")
-    assert shown[:2] == [
-        'restrict,command="/usr/local/bin/btrkeep-source restore" ssh-ed25519 ...',
-        'restrict,command="rrsync /" ssh-ed25519 ...',
-    ]
     ours = f'backupd() {{ {shlex.quote(sys.executable)} -m backupd --config {shop.nights.config} "$@"; }}'
-    typed = shown[2].replace("/root/restored", str(into))
+    typed = shown[0].replace("/root/restored", str(into))
     work("bash", "-ec", f"{ours}\n{typed}", cwd=TOP)
     assert {os.fsencode(path.name): path.read_bytes() for path in into.iterdir()} == {name: b"content of " + name for name in NAMES}
 
@@ -141,6 +147,28 @@ def test_a_deleted_file_comes_back_to_its_own_place(olga: Visitor, shop: Dashboa
     finally:
         if not lost.exists():
             lost.write_bytes(content)
+
+
+def test_an_older_version_replaces_the_present_one_unless_the_user_chooses_otherwise(olga: Visitor, shop: Dashboard) -> None:
+    """From an older version "keep existing files" was preselected, so that the restore did nothing."""
+    assert shop.nights
+    names, path = shop.nights.names("shop"), f"{source_of(shop).decode()}/prices.txt"
+    for name, rule in ((names[0], "all"), (names[-1], "never"), ("latest", "never")):
+        form = form_of(Page(olga.get(f"/restore/shop?path={path}&backup={name}")))
+        assert dict(form)["overwrite"] == rule, name
+    chosen = Page(olga.get(f"/restore/shop?path={path}&backup={names[0]}&overwrite=never"))
+    assert dict(form_of(chosen))["overwrite"] == "never"
+
+
+def test_the_form_downloads_what_it_would_restore(olga: Visitor, shop: Dashboard) -> None:
+    path = f"{source_of(shop).decode()}/prices.txt"
+    form = Page(olga.get(f"/restore/shop?path={path}"))
+    hidden = [
+        (field["name"], field["value"]) for field in form.fields if field["of form"] == "/files/shop/download" and "type" in field
+    ]
+    answer = olga.post("/files/shop/download", *[pair for pair in hidden if pair[0] != "csrf_token"], ("as", "zip"))
+    assert answer.body.startswith(b"PK")
+    assert 'filename="shop-prices.txt-' in answer.headers["Content-Disposition"]
 
 
 def test_what_was_typed_stays_when_it_does_not_fit(ada: Visitor, shop: Dashboard) -> None:

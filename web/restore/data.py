@@ -6,7 +6,7 @@ waits for a while. If that takes longer, the job continues, and its result can b
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from btrkeep.errors import OperatorError
@@ -40,6 +40,8 @@ class RestoreForm:
     """The destination on the host; None: the original place."""
     overwrite: str = "never"
     """What may be overwritten."""
+    to_server: bool = False
+    """True: to the folder of the backup server that the root service has for restores."""
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -48,7 +50,7 @@ class RestoreForm:
 
     def arguments(self) -> dict[str, Any]:
         """Returns the arguments of the verbs preview and restore."""
-        to = "host" if self.folder is None else f"host:{self.folder}"
+        to = "folder" if self.to_server else "host" if self.folder is None else f"host:{self.folder}"
         return {"host": self.host, "backup": self.backup, "paths": list(self.shown), "to": to, "overwrite": self.overwrite}
 
 
@@ -88,12 +90,62 @@ def _word(path: bytes) -> str:
     return f"$'{''.join(plain)}'"
 
 
-def may_go_elsewhere(agent: Asks) -> bool:
-    """Returns True if the root service permits a restore to another folder of the host. False if the service does not answer."""
+@dataclass(frozen=True, slots=True)
+class Destinations:
+    """What the root service allows besides the original place."""
+
+    elsewhere: bool = False
+    """Another folder of the host."""
+    server: bool = False
+    """Its folder of the backup server."""
+
+
+def destinations(agent: Asks) -> Destinations:
+    """Returns the destinations that the root service allows; none if it does not answer."""
     try:
-        return agent.ask("hello").get("elsewhere") is True
+        answer = agent.ask("hello")
     except OperatorError:
-        return False
+        return Destinations()
+    return Destinations(answer.get("elsewhere") is True, answer.get("folder") is True)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCheck:
+    """A check whether the host can be reached and allows the restore."""
+
+    job: str
+    """The job."""
+    host: str
+    """The host's name."""
+    over: bool
+    """True if it is finished."""
+    reason: str = ""
+    """Why not: `key` or `other`; empty: it allows it."""
+    error: str = ""
+    """The reason in words; empty for users who may not read it."""
+
+
+_CHECKED = 10  # paths: the answer for more would hardly be another
+
+
+def start_check(asks: Asks, wish: RestoreForm) -> KeyCheck | None:
+    """Starts the check, or uses the last one, and returns it at once; None if that is not possible now."""
+    try:
+        arguments = replace(wish, paths=wish.paths[:_CHECKED], folder=None, overwrite="all", to_server=False).arguments()
+        return read_check(asks, str(asks.ask("reach", **arguments)["job"]))
+    except OperatorError:
+        return None
+
+
+def read_check(asks: Asks, job: str) -> KeyCheck | None:
+    """Returns the check; None if the job is of another kind. Raises the exceptions of the root service."""
+    fields = asks.ask("job", job=job, lines=0)
+    if fields["verb"] != "reach":
+        return None
+    result = fields["result"] or {"reason": "other", "error": fields["error"]}
+    if fields["state"] not in OVER:
+        return KeyCheck(job, fields["host"], False)
+    return KeyCheck(job, fields["host"], True, result["reason"], result.get("error") or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +180,8 @@ class PreviewPage:
     """Number of names."""
     size: int
     """Bytes."""
+    to: str
+    """The destination."""
     why_not: str
     """Why it would restore nothing; "": it would restore something."""
 
@@ -180,6 +234,7 @@ def _preview(fields: Mapping[str, Any]) -> PreviewPage:
         counts={kind: _count(fields[kind]) for kind in WHATS},
         names=fields["files"] + fields["folders"] + fields["others"],
         size=fields["bytes"],
+        to=fields["to"],
         why_not=fields["why_not"],
     )
 
@@ -192,5 +247,10 @@ def _wish_of(fields: Mapping[str, Any]) -> RestoreForm:
     given = fields["arguments"]
     folder = given["to"].partition(":")[2] or None
     return RestoreForm(
-        fields["host"], given["backup"], tuple(bytes_of(path) for path in given["paths"]), folder, given["overwrite"] or "never"
+        fields["host"],
+        given["backup"],
+        tuple(bytes_of(path) for path in given["paths"]),
+        folder,
+        given["overwrite"] or "never",
+        given["to"] == "folder",
     )

@@ -10,7 +10,7 @@ from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent
-from web.files.data import browse, choices
+from web.files.data import Which, browse, choices
 from web.files.page import MOST_PATHS, PageLinks, add_handlers
 from web.filters import backupd
 from web.request_values import paths_of_form, paths_of_request, which_of_request
@@ -68,6 +68,17 @@ def look(host: str, job: str) -> Page:
     return _shown(preview_state)
 
 
+@blueprint.get("/restore/<host>/key/<job>")
+@operator_only
+def key(host: str, job: str) -> Page:
+    """Shows whether the host allows the restore, when it is known."""
+    check = data.read_check(root_service(), job) if require_visible_host(host) else None
+    if check is None or check.host != host:
+        abort(404, "there is no such check")
+    template = "restore/key.html" if "X-Live" in request.headers else "restore/key_page.html"
+    return render_template(template, at=PageLinks(host), check=check, hand=_by_hand(host))
+
+
 @blueprint.post("/restore/<host>/start")
 @operator_only
 def start(host: str) -> Page:
@@ -94,16 +105,25 @@ def _wish(host: str, paths: list[bytes]) -> RestoreForm:
         abort(400, "choose a path")
     if len(paths) > MOST_PATHS:
         abort(400, f"more than {MOST_PATHS:,} paths are chosen: choose their folder instead")
-    overwrite = request.values.get("overwrite", "never")
-    if overwrite not in OVERWRITE:
+    overwrite = request.values.get("overwrite")
+    if overwrite not in (None, *OVERWRITE):
         abort(400, f"overwrite must be one of: {', '.join(OVERWRITE)}")
     place = request.values.get("place", "original")
-    if place not in ("original", "folder"):
-        abort(400, "place must be original or folder")
+    if place not in ("original", "folder", "server"):
+        abort(400, "place must be original, folder or server")
+    if place == "server" and viewer().limited:
+        abort(403, "only users who may see all hosts may restore to the backup server")
     folder = request.values.get("into", "").strip() if place == "folder" else None
     require_folder_right(folder)
     backup = browse(root_service(), host, which_of_request("backup") or "latest", b"/", limit=1).backup.name
-    return RestoreForm(host, backup, tuple(dict.fromkeys(paths)), folder, overwrite)
+    overwrite = overwrite or _usual_overwrite(host, backup)
+    return RestoreForm(host, backup, tuple(dict.fromkeys(paths)), folder, overwrite, place == "server")
+
+
+def _usual_overwrite(host: str, backup: str) -> str:
+    """Returns what is preselected: from the newest backup missing files are restored, from an older one its versions."""
+    newest = next((choice.name for choice in _choices(host) if choice.state == "complete"), backup)
+    return "never" if backup >= newest else "all"
 
 
 def _problem(folder: str | None) -> str:
@@ -118,8 +138,16 @@ def _problem(folder: str | None) -> str:
 
 
 def _form(wish: RestoreForm, problem: str = "", hint: str = "") -> str:
-    may_choose = viewer().admin and data.may_go_elsewhere(root_service())
-    return render_template("restore/form.html", **_given(wish), problem=problem, hint=hint, may_choose=may_choose)
+    allowed, who, given = data.destinations(root_service()), viewer(), _given(wish)
+    return render_template(
+        "restore/form.html",
+        **given,
+        problem=problem,
+        hint=hint,
+        check=data.start_check(root_service(), wish) if given["hand"] else None,
+        may_choose=who.admin and allowed.elsewhere,
+        to_server=allowed.server and not who.limited,
+    )
 
 
 def _shown(state: data.PreviewState) -> str:
@@ -127,9 +155,18 @@ def _shown(state: data.PreviewState) -> str:
 
 
 def _given(wish: RestoreForm) -> dict[str, object]:
-    backup_choices = choices(source().catalogue.backups(wish.host), source().now)
-    backup = next((choice for choice in backup_choices if choice.name == wish.backup), None)
+    backup = next((choice for choice in _choices(wish.host) if choice.name == wish.backup), None)
     words = {"overwrite_words": OVERWRITE, "zone": source().config.zone}
-    host = source().config.hosts.get(wish.host)
-    hand = data.by_hand(wish, host.address, backupd()) if host and host.address else None
-    return {"at": PageLinks(wish.host, wish.backup), "wish": wish, "backup": backup, "hand": hand, **words}
+    return {"at": PageLinks(wish.host, wish.backup), "wish": wish, "backup": backup, "hand": _by_hand(wish.host, wish), **words}
+
+
+def _choices(host: str) -> tuple[Which, ...]:
+    return choices(source().catalogue.backups(host), source().now)
+
+
+def _by_hand(host: str, wish: RestoreForm | None = None) -> data.ByHand | None:
+    """Returns what an administrator types; None for a host without an address."""
+    configured = source().config.hosts.get(host)
+    if not configured or not configured.address:
+        return None
+    return data.by_hand(wish or RestoreForm(host, "latest", ()), configured.address, backupd())

@@ -11,6 +11,7 @@
 
     function again() {
       clearTimeout(timer);
+      if (section.querySelector("[data-over]")) return; // it will not change any more
       timer = setTimeout(look, document.hidden ? every * 5 : wait);
     }
 
