@@ -52,9 +52,10 @@
       if (same) same.open = true;
     }
     const key = held && (held.id ? "#" + CSS.escape(held.id) : held.getAttribute("href") ? `a[href="${CSS.escape(held.getAttribute("href"))}"]` : "");
-    const boxes = () => [...section.querySelectorAll(".wide")], left = boxes().map((box) => box.scrollLeft);
+    const boxes = ".wide, .lines";
+    const at = [...section.querySelectorAll(boxes)].map((box) => [box.scrollLeft, box.scrollTop]);
     section.replaceChildren(...document.adoptNode(fresh).childNodes);
-    boxes().forEach((box, place) => box.scrollTo(left[place], 0));
+    section.querySelectorAll(boxes).forEach((box, place) => box.scrollTo(...(at[place] || [])));
     if (key) section.querySelector(key)?.focus();
     const verdict = section.querySelector("[data-title]"); // that of the whole page, which its tab shows too
     if (verdict) {
