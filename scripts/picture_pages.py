@@ -55,6 +55,7 @@ PAGES = {
 FILES = {
     "login": "/login",
     "files": "/files/shop?path={source}",
+    "search": "/files/shop/search?path={source}&find=.txt",
     "names": "/files/shop?path={source}/names",
     "file": "/files/shop?path={source}/prices.txt",
     "versions": "/files/shop/versions?path={source}/prices.txt",

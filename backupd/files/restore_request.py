@@ -5,11 +5,13 @@ are not available, as in the root service, `command_words` is the command to sta
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backupd.files.backup_selector import Restorable
+from backupd.files.conflict_policy import KEPT, NEW, OVERWRITTEN, SAME
 from backupd.files.destination import existing_folder, require_destination
 from backupd.files.entry_words import shown
 from backupd.files.placing import place_path
@@ -30,7 +32,7 @@ from backupd.repo.pool_files import damaged_paths
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, is_on
-from btrkeep.units import percent_encoded
+from btrkeep.units import counted, format_size, percent_encoded
 
 if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh: a quarter of a restore's start
     from backupd.files.to_host import HostRestore
@@ -130,6 +132,28 @@ def result_object(backup: Restorable, preview: RestorePreview, done: RestoreResu
         "seconds": round(done.seconds, 3),
         "good": done.good,
     }
+
+
+def result_words(result: Mapping[str, Any]) -> str:
+    """Returns the result of `result_object` in one sentence: what was written, what was compared, what failed. Raises KeyError and
+    TypeError for an object of another version.
+    """
+    written = [
+        (result[step]["count"], words)
+        for step, words in ((NEW, "restored"), (OVERWRITTEN, "replaced"), (SAME, "already the same"), (KEPT, "kept"))
+        if result[step]["count"]
+    ]
+    first = [f"{counted(count, 'file')} {words}" for count, words in written[:1]] or ["no file restored"]
+    parts = [", ".join([*first, *(f"{count:,} {words}" for count, words in written[1:])])]
+    shared = f"{format_size(result['reflinked_bytes'])} shared with the backup, " if result["reflinked_bytes"] else ""
+    differences = result["differences"]["count"]
+    words = counted(differences, "difference") if differences else "no difference"
+    parts.append(f"{format_size(result['compared_bytes'])} read again and compared, {shared}{words}")
+    if problems := result["problems"]["count"]:
+        parts.append(f"{counted(problems, 'file')} could not be restored")
+    if withheld := sum(count["count"] for count in result["left_out"].values()):
+        parts.append(f"{counted(withheld, 'file')} without privileges or left out")
+    return "; ".join(parts)
 
 
 def count_object(count: RestoreCount) -> dict[str, Any]:

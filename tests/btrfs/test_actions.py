@@ -71,7 +71,8 @@ def test_each_command_that_changes_backups_records_its_user(pool: Nights, tmp_pa
         for action in actions(pool)
         if action["by"] == "alice" and action["host"] in ("host001", None)
     ]
-    wanted = [("accept", suspect), ("delete", first), ("unexpire", first), ("restore", second), ("expire", None)]
+    wanted = [("accept", suspect), ("delete", first), ("unexpire", first), ("expire", None)]
+    wanted += [("restore", second), ("restored", second)]
     assert sorted(done, key=str) == sorted(wanted, key=str)
     (restored,) = (action for action in actions(pool, "host001") if action["what"] == "restore")
     assert restored["why"] == f"/ to {tmp_path / 'restored'}"

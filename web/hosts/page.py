@@ -35,6 +35,7 @@ blueprint.add_app_template_filter(width, "strip_width")
 blueprint.add_app_template_filter(shape, "strip_shape")
 
 _MOST_JOBS = 1000
+_RESTORES = 20  # on a host's page
 _TABS = ("backups", "trends", "runs", "settings")
 
 
@@ -196,7 +197,17 @@ def host(host: str) -> Response | str | tuple[str, int]:
         charts=_charts(page, here.config.zone) if tab == "trends" else [],
         exact=exact is not None,
         problem=problem,
+        restores=_restores(host) if tab == "runs" and "X-Live" not in request.headers else (),
     )
+
+
+def _restores(host: str) -> tuple[RequestedJob, ...]:
+    """Returns the last restores of the host that were started in the dashboard; none if the root service does not answer."""
+    try:
+        answer = root_service().ask("jobs", limit=_RESTORES, of_host=host, of_verb="restore")
+    except OperatorError:
+        return ()
+    return tuple(requested_job(job_fields) for job_fields in answer)
 
 
 def _charts(page: HostPage, zone: ZoneInfo) -> list[HostChart]:

@@ -17,10 +17,11 @@ from btrkeep.decisions.day_phases import phases
 from btrkeep.decisions.findings import WARNING
 from btrkeep.decisions.overall import night_level
 from btrkeep.decisions.repeated import dedupe_words
-from btrkeep.units import counted, format_size, parse_time, seconds_between
+from btrkeep.units import counted, format_size, parse_size, parse_time, seconds_between
 from web.log import LogPage, LogRun, log_run, page_of
 from web.pool.balance import balances
 from web.pool.expiry import expiries
+from web.restore.data import CountRow, count_row
 from web.running import is_alive
 
 KINDS = {
@@ -104,6 +105,31 @@ class QueuePosition:
 
 
 @dataclass(frozen=True, slots=True)
+class TransferProgress:
+    """How far a restore is."""
+
+    share: float | None
+    """0 to 1; None: unknown."""
+    words: str
+    """Its files, bytes, rate and time left."""
+
+
+_PROGRESS = re.compile(r"(?:writing|comparing): ([\d,]+) of ([\d,]+) names?(?:, ([\d.]+ \w+) of ([\d.]+ \w+))?(?:, .*)?", re.ASCII)
+
+
+def transfer_progress(line: str) -> TransferProgress | None:
+    """Parses a line that `backupd restore --progress-lines` printed; None for any other line."""
+    if line.startswith(("scanning: ", "waiting until all data")):
+        return TransferProgress(None, line)
+    match = _PROGRESS.fullmatch(line)
+    if not match:
+        return None
+    sizes = [parse_size(size.replace(" ", "")) for size in match.groups()[2:] if size]
+    done, total = sizes or [int(number.replace(",", "")) for number in match.groups()[:2]]
+    return TransferProgress(min(1.0, done / total) if total else None, line)
+
+
+@dataclass(frozen=True, slots=True)
 class RequestedJob:
     """A job that the root service started or queued."""
 
@@ -143,6 +169,10 @@ class RequestedJob:
     """The position of a waiting backup; null: it does not wait, or the user may not see other jobs."""
     stopped: str | None = None
     """The user who stopped it; null: it was not stopped."""
+    summary: str | None = None
+    """The result of a restore in one sentence; null: it has none."""
+    files: Mapping[str, CountRow] | None = None
+    """The result of a restore: numbers of files and some of them, by what was done; null: it has none, or this is a list."""
 
     @property
     def is_over(self) -> bool:
@@ -153,6 +183,11 @@ class RequestedJob:
     def outcome(self) -> str:
         """Returns its state in a word for people: a job that was stopped did not fail."""
         return "stopped" if self.stopped and self.is_over else self.state
+
+    @property
+    def progress(self) -> TransferProgress | None:
+        """Returns how far a restore is, from the last line of its output; None if that is unknown."""
+        return None if self.is_over or not self.lines else transfer_progress(self.lines[-1])
 
     @property
     def title(self) -> str:
@@ -332,6 +367,8 @@ def requested_job(job_fields: Mapping[str, Any]) -> RequestedJob:
         _text(job_fields.get("error")),
         _queue(job_fields.get("queue")),
         _text(job_fields.get("stopped")),
+        _text(job_fields.get("summary")),
+        _restored_files(job_fields.get("result")) if job_fields.get("verb") == "restore" else None,
     )
 
 
@@ -340,6 +377,17 @@ def _queue(value: object) -> QueuePosition | None:
         return None
     numbers = [number for number in map(value.get, ("places", "taken", "waiting")) if isinstance(number, int)]
     return QueuePosition(*numbers) if len(numbers) == len(fields(QueuePosition)) else None
+
+
+_RESULTS = ("problems", "differences", "overwritten", "new", "kept")
+
+
+def _restored_files(result: object) -> dict[str, CountRow] | None:
+    """Returns what a restore did with files, without those that are the same."""
+    if not isinstance(result, Mapping):
+        return None
+    counts = {name: result[name] for name in _RESULTS if isinstance(result.get(name), Mapping)}
+    return {name: count_row(count) for name, count in counts.items() if count.get("count")}
 
 
 def _text(value: object) -> str | None:

@@ -13,13 +13,14 @@ from btrkeep.serving.client import Absent
 from web.jobs.data import DAYS, KINDS, USUAL, JobRow, RequestedJob, by_hand, jobs, night_view, parse_id, requested_job
 from web.pool.expiry import one_expiry
 from web.request_values import number
-from web.running import alive_runs, running
+from web.running import Transfer, alive_runs, running
 from web.service_client import root_service
 from web.source import source, viewer, visible_hosts
 
 blueprint = Blueprint("jobs", __name__, url_prefix="/jobs")
 _LATEST = 10**10
 """Seconds since 1970, far in the future."""
+_LINES = 200  # of the output, at its end
 
 
 @blueprint.get("")
@@ -88,15 +89,22 @@ def job(job: str) -> str | Response:
     if parsed:
         return _of_catalogue(*parsed)
     try:
-        answer = root_service().ask("job", job=job)
+        answer = root_service().ask("job", job=job, lines=_LINES)
     except Absent:
         raise
     except OperatorError as error:
         abort(404, error.message)
     if not isinstance(answer, Mapping) or not _is_visible(answer):
         abort(404, "there is no such job")
-    template = "jobs/live.html" if "X-Live" in request.headers else "jobs/job.html"
-    return render_template(template, job=requested_job(answer))
+    template, requested = "jobs/live.html" if "X-Live" in request.headers else "jobs/job.html", requested_job(answer)
+    return render_template(template, job=requested, transfers=_transfers(requested))
+
+
+def _transfers(job: RequestedJob) -> list[Transfer]:
+    """Returns what a running backup transfers now."""
+    if job.verb != "run" or job.state != "running":
+        return []
+    return [transfer for transfer in running(source(), viewer()).transfers if transfer.host == job.host]
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,7 +231,7 @@ def start(asks: Asks, wish: RestoreForm) -> str:
 
 def _preview(fields: Mapping[str, Any]) -> PreviewPage:
     return PreviewPage(
-        counts={kind: _count(fields[kind]) for kind in WHATS},
+        counts={kind: count_row(fields[kind]) for kind in WHATS},
         names=fields["files"] + fields["folders"] + fields["others"],
         size=fields["bytes"],
         to=fields["to"],
@@ -239,7 +239,8 @@ def _preview(fields: Mapping[str, Any]) -> PreviewPage:
     )
 
 
-def _count(fields: Mapping[str, Any]) -> CountRow:
+def count_row(fields: Mapping[str, Any]) -> CountRow:
+    """Parses a number of names of a preview or a result."""
     return CountRow(fields["count"], fields["bytes"], tuple(from_json(SampleRow, sample) for sample in fields["samples"]))
 
 

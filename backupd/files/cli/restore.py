@@ -152,14 +152,18 @@ def command(ctx: click.Context, host: str, paths: tuple[str, ...], **options: An
         with ExitStack() as held:
             with naming_copies(config, name, which, [os.fsdecode(path) for path in request.paths], given.to or ""):
                 pool = open_configured(config)
-                now = clock_for(ctx, pool).now()
+                clock = clock_for(ctx, pool)
                 moment = end_of(given.at, config.pool.zone) if given.at else given_now(ctx)
                 backup = held.enter_context(opened_backup(pool, name, which, moment))
                 held.enter_context(lock_for_reading(backup.backup.path))
             request = replace(request, paths=tuple(path_in(backup.tree, path) for path in request.paths))
             held.enter_context(watch.watching())
             why = f"{names_in_words([*map(shown, request.paths)], 3)} to {_destination(given)}"
-            begins = partial(record, pool, now, "restore", name, backup.backup.name, why, given.asked_by)
+
+            def recorded(action: str, words: str) -> None:
+                record(pool, clock.now(), action, name, backup.backup.name, words, given.asked_by)
+
+            begins = partial(recorded, "restore", why)
             if given.tar is not None:
                 return _tar(backup, config, request, given, watch, begins)
             from backupd.files.restore_request import prepared
@@ -172,7 +176,7 @@ def command(ctx: click.Context, host: str, paths: tuple[str, ...], **options: An
                     return _reach(restore)
             if given.dry_run:
                 return _preview(backup.backup, restore, watch, given.as_json)
-            return _restore(backup.backup, restore, watch, given.as_json, begins)
+            return _restore(backup.backup, restore, watch, given.as_json, begins, partial(recorded, "restored"))
     except Cancelled:
         say_stopped()
         return watch.exit_status
@@ -237,8 +241,15 @@ def _preview(backup: Restorable, restore: "LocalRestore | HostRestore", watch: "
 
 
 def _restore(
-    backup: Restorable, restore: "LocalRestore | HostRestore", watch: "_Watch", as_json: bool, begins: Callable[[], None]
+    backup: Restorable,
+    restore: "LocalRestore | HostRestore",
+    watch: "_Watch",
+    as_json: bool,
+    begins: Callable[[], None],
+    ended: Callable[[str], None],
 ) -> int:
+    from backupd.files.restore_request import result_object, result_words
+
     if not as_json:
         say_backup(backup, restore.request.paths)
     preview = restore.preview(content=False)
@@ -246,14 +257,14 @@ def _restore(
     begins()
     done = restore.run(preview)
     watch.clear()
+    result = result_object(backup, preview, done)
+    ended(result_words(result))
     if not done.good:
         report_error(OperatorError(f"not all was restored: {done.failure}"))
     if as_json:
-        from backupd.files.restore_request import result_object
-
         if watch.prints_lines:
             say(result_line(done), err=True)  # for the log of a job
-        echo_json(result_object(backup, preview, done))
+        echo_json(result)
     else:
         say_result(done, restore.request.overwrite)
     return Exit.OK if done.good else Exit.ATTENTION

@@ -167,7 +167,12 @@ _VERBS: Mapping[str, Verb] = {
     "job": Verb("tasks", {"job": Argument(checks.job), "lines": Argument(checks.number(0, 1000), 50)}, Right.LISTED, _SHORT),
     "jobs": Verb(
         "tasks",
-        {"limit": Argument(checks.number(1, 1000), 200), "before": Argument(checks.optional(checks.job), None)},
+        {
+            "limit": Argument(checks.number(1, 1000), 200),
+            "before": Argument(checks.optional(checks.job), None),
+            "of_host": Argument(checks.optional(checks.host), None),
+            "of_verb": Argument(checks.optional(checks.choice("run", "restore")), None),
+        },
         Right.LISTED,
         _SHORT,
     ),

@@ -8,9 +8,10 @@ from itertools import islice, takewhile
 from typing import Any
 
 from backupd.files.backup_selector import find
+from backupd.files.restore_request import result_words
 from backupd.serve.commands import RestorePermissions, folder_of, restore_request
-from backupd.serve.jobs import CHECKS, PREVIEW, REACH, RUN, JobStore, ServeJob, job_object, no_job
-from backupd.serve.request_checks import ROOT
+from backupd.serve.jobs import CHECKS, PREVIEW, REACH, RESTORE, RUN, JobStore, ServeJob, job_object, no_job
+from backupd.serve.request_checks import FOLDER, ROOT
 from backupd.serve.service_context import Call
 from backupd.serve.start_job import begin, begin_runs, is_started, require_free
 from backupd.serve.verbs.files import reading
@@ -161,12 +162,24 @@ def _job_answer(call: Call, job: ServeJob) -> dict[str, Any]:
     """Returns what a caller may see of a job. Output of root's commands is about the whole machine, and is not shown to users who
     see only some hosts.
     """
-    answer = job_object(job)
+    answer = {**job_object(job), "summary": _summary(job)}
     if call.viewer.limited and job.error is not None and not job.own:
         answer["error"] = "the job failed"
     if call.viewer.limited and job.verb == REACH and isinstance(job.result, dict):
         answer["result"] = {"reason": job.result.get("reason")}  # its error is ssh's, about this server too
+    elif call.viewer.limited and job.arguments.get("to") == FOLDER:
+        answer["result"] = None  # it names a folder of this server
     return answer
+
+
+def _summary(job: ServeJob) -> str | None:
+    """Returns the result of a restore in one sentence; None for other jobs, and for one without a result."""
+    if job.verb != RESTORE or not isinstance(job.result, dict):
+        return None
+    try:
+        return result_words(job.result)
+    except (KeyError, TypeError, AttributeError):  # of another version
+        return None
 
 
 def _queue(call: Call, jobs: JobStore) -> dict[str, int]:
@@ -178,13 +191,16 @@ def _queue(call: Call, jobs: JobStore) -> dict[str, int]:
 
 def jobs(call: Call) -> list[dict[str, Any]]:
     """Returns the jobs of the last 30 days, newest first, up to a number and up to the size of an answer; with `before` the jobs
-    that follow that job in the list.
+    that follow that job in the list; with `of_host` and `of_verb` only these.
     """
-    size, before = AnswerSize(), call["before"]
+    size, before, host, verb = AnswerSize(), call["before"], call["of_host"], call["of_verb"]
     every = (
         other_job
         for other_job in _jobs(call).all(call.service.clock.now())
-        if other_job.verb not in CHECKS and (not before or other_job.id < before)
+        if other_job.verb not in CHECKS
+        and (not before or other_job.id < before)
+        and host in (None, other_job.host)
+        and verb in (None, other_job.verb)
     )
     seen = (_listed(call, other_job) for other_job in every if call.viewer.may_see(other_job.host))
     return list(takewhile(size.take, islice(seen, call["limit"])))
