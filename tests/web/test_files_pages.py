@@ -229,7 +229,8 @@ def test_a_folder_is_sorted_as_its_titles_say_and_comes_in_pages(olga: Visitor, 
 
 def test_the_root_leads_down_to_the_files_and_its_breadcrumb_says_where_one_is(olga: Visitor, source: bytes) -> None:
     top = Page(olga.get("/files/shop"))  # the folders down to it have nothing else: they are one row
-    (address,) = {address for address in top.addresses("/files/shop?") if path_in(address) == source}
+    addresses = {address for address in top.addresses("/files/shop?") if path_in(address) == source}
+    (address,) = addresses
     page = Page(olga.get(address))
     above = source.rpartition(b"/")[0]
     assert above in [path_in(crumb) for crumb in page.addresses("/files/shop?")]

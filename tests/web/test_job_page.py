@@ -12,7 +12,7 @@ from backupd.files.cli.restore_view import progress_line
 from backupd.files.restore_types import RestoreProgress
 from btrkeep.config.config_model import HostConfig
 from tests.web.made import EVENING, ME, MY_START, NOW, backup, client, write
-from web.jobs.data import transfer_progress
+from web.jobs.data import progress_bar
 
 JOB = "20261121T213345Z-dddfa746"
 NOTHING = {"count": 0, "bytes": 0, "samples": []}
@@ -64,17 +64,17 @@ def visitor(tmp_path: Path) -> FlaskClient:
 def test_a_line_of_progress_that_the_command_prints_is_a_bar() -> None:
     progress = RestoreProgress("writing", 1, 3 << 20, 4, 12 << 20)
     for spent in (0.5, 10.0):
-        parsed = transfer_progress(progress_line(progress, progress.begun + spent))
+        parsed = progress_bar(progress_line(progress, progress.begun + spent))
         assert parsed
         assert parsed.share == 0.25
-    without_sizes = transfer_progress(progress_line(RestoreProgress("comparing", 1500, 0, 2000), 0))
+    without_sizes = progress_bar(progress_line(RestoreProgress("comparing", 1500, 0, 2000), 0))
     assert without_sizes
     assert without_sizes.share == 0.75
     for phase in ("looking", "syncing"):
-        unknown = transfer_progress(progress_line(RestoreProgress(phase, 7), 0))
+        unknown = progress_bar(progress_line(RestoreProgress(phase, 7), 0))
         assert unknown
         assert unknown.share is None
-    assert transfer_progress("note: writing: 1 of 2 names") is None
+    assert progress_bar("note: writing: 1 of 2 names") is None
 
 
 def test_a_running_restore_has_a_bar_with_its_rate_and_is_asked_again(service: Service, visitor: FlaskClient) -> None:

@@ -18,10 +18,10 @@ from btrkeep.decisions.findings import WARNING
 from btrkeep.decisions.overall import night_level
 from btrkeep.decisions.repeated import dedupe_words
 from btrkeep.units import counted, format_size, parse_size, parse_time, seconds_between
+from web.jobs.file_counts import CountRow, count_row
 from web.log import LogPage, LogRun, log_run, page_of
 from web.pool.balance import balances
 from web.pool.expiry import expiries
-from web.restore.data import CountRow, count_row
 from web.running import is_alive
 
 KINDS = {
@@ -105,7 +105,7 @@ class QueuePosition:
 
 
 @dataclass(frozen=True, slots=True)
-class TransferProgress:
+class ProgressBar:
     """How far a restore is."""
 
     share: float | None
@@ -117,16 +117,16 @@ class TransferProgress:
 _PROGRESS = re.compile(r"(?:writing|comparing): ([\d,]+) of ([\d,]+) names?(?:, ([\d.]+ \w+) of ([\d.]+ \w+))?(?:, .*)?", re.ASCII)
 
 
-def transfer_progress(line: str) -> TransferProgress | None:
+def progress_bar(line: str) -> ProgressBar | None:
     """Parses a line that `backupd restore --progress-lines` printed; None for any other line."""
     if line.startswith(("scanning: ", "waiting until all data")):
-        return TransferProgress(None, line)
+        return ProgressBar(None, line)
     match = _PROGRESS.fullmatch(line)
     if not match:
         return None
     sizes = [parse_size(size.replace(" ", "")) for size in match.groups()[2:] if size]
     done, total = sizes or [int(number.replace(",", "")) for number in match.groups()[:2]]
-    return TransferProgress(min(1.0, done / total) if total else None, line)
+    return ProgressBar(min(1.0, done / total) if total else None, line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +185,9 @@ class RequestedJob:
         return "stopped" if self.stopped and self.is_over else self.state
 
     @property
-    def progress(self) -> TransferProgress | None:
+    def progress(self) -> ProgressBar | None:
         """Returns how far a restore is, from the last line of its output; None if that is unknown."""
-        return None if self.is_over or not self.lines else transfer_progress(self.lines[-1])
+        return None if self.is_over or not self.lines else progress_bar(self.lines[-1])
 
     @property
     def title(self) -> str:

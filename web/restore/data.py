@@ -12,7 +12,7 @@ from typing import Any
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import JOB_ID, RequestRefused
 from web.files.data import Asks, bytes_of, text_of
-from web.mapping import from_json
+from web.jobs.file_counts import CountRow, count_row
 
 OVERWRITE = {
     "never": "Keep existing files, and restore missing ones",
@@ -149,28 +149,6 @@ def read_check(asks: Asks, job: str) -> KeyCheck | None:
 
 
 @dataclass(frozen=True, slots=True)
-class SampleRow:
-    """One name of a preview."""
-
-    place: str
-    """Where it would be restored."""
-    why: str
-    """The reason for what happens to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class CountRow:
-    """A number of names."""
-
-    number: int
-    """Number of names."""
-    size: int
-    """Bytes of the files among them."""
-    samples: tuple[SampleRow, ...]
-    """Some of them."""
-
-
-@dataclass(frozen=True, slots=True)
 class PreviewPage:
     """What a restore would do."""
 
@@ -237,11 +215,6 @@ def _preview(fields: Mapping[str, Any]) -> PreviewPage:
         to=fields["to"],
         why_not=fields["why_not"],
     )
-
-
-def count_row(fields: Mapping[str, Any]) -> CountRow:
-    """Parses a number of names of a preview or a result."""
-    return CountRow(fields["count"], fields["bytes"], tuple(from_json(SampleRow, sample) for sample in fields["samples"]))
 
 
 def _wish_of(fields: Mapping[str, Any]) -> RestoreForm:
