@@ -27,7 +27,7 @@
     let at = null;
 
     function load() {
-      loading ??= fetch(figure.dataset.map, { credentials: "same-origin", redirect: "error" })
+      loading ??= fetch(figure.dataset.map, { redirect: "error" })
         .then((answer) => { if (!answer.ok) throw new Error(String(answer.status)); return answer.json(); })
         .then((found) => { map = found; })
         .catch(() => { loading = null; words.textContent = "This information cannot be loaded now; the table below has the block groups."; });

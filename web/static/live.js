@@ -17,7 +17,7 @@
 
     async function look() {
       try {
-        const answer = await fetch(section.dataset.live, { headers: { "X-Live": "1" }, credentials: "same-origin", redirect: "error" });
+        const answer = await fetch(section.dataset.live, { headers: { "X-Live": "1" }, redirect: "error" });
         if (answer.status === 401 || answer.status === 403) {
           say(section, "You are logged out. Reload the page to log in again.");
           return;
@@ -41,8 +41,7 @@
     again();
   }
 
-  // The focused element keeps the focus, and unfolded details stay unfolded: both are found again by their id.
-  // A selection stays.
+  // Selections stay. The focus and unfolded details are found again by their id.
   function replace(section, fresh) {
     if (!fresh || section.querySelector("input:checked")) return;
     const held = section.contains(document.activeElement) ? document.activeElement : null;
