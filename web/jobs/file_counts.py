@@ -1,4 +1,4 @@
-"""Numbers of files that a restore or its preview has in common, with some of them."""
+"""The numbers of files in the result of a restore or of its preview, with the names of some."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
