@@ -24,6 +24,8 @@ _LABEL = re.compile(r"aria-label=\"([^\"]*)\"")
 _TAGS = re.compile(r"<[^>]*>")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_AFTER_SEMICOLON = re.compile(r";(?=[\s\"]*[=+@-])")
+"""Spreadsheets of many countries divide lines at semicolons, inside these cells too."""
 _APART = ("br", "details", "div", "li", "p", "small")
 _LEFT_OUT = ("", "Actions")
 _WAITS = 5.0  # seconds
@@ -83,6 +85,7 @@ def as_csv(response: Response, name: str) -> Response:
 
 def harmless(cell: str) -> str:
     """Returns the text of a cell so that no spreadsheet runs it as a formula; numbers stay numbers."""
+    cell = _AFTER_SEMICOLON.sub(";'", cell)
     return f"'{cell}" if cell.startswith(_FORMULA) and not _NUMBER.fullmatch(cell) else cell
 
 

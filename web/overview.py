@@ -352,9 +352,11 @@ def _silenced(here: RequestContext, who: Viewer, rows: Sequence[HostRow]) -> tup
     states = {
         row.host: f"{row.state}{f': {row.words}' if row.words and not who.limited else ''}" for row in rows if row.state != "ok"
     }
+    visible = silences(here).visible_to(who.may_see, limited=who.limited)
+    widest_first = sorted(visible, key=lambda row: row.kind == "host")  # the page cuts a long list
     return tuple(
         SilencedProblem(row.kind, row.name, silence_remark(row, who), states.get(row.name, "") if row.kind == "host" else "")
-        for row in silences(here).visible_to(who.may_see, limited=who.limited)
+        for row in widest_first
     )
 
 

@@ -14,6 +14,7 @@ from btrkeep.decisions.cause_words import grouped_alike, without_host
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import COPY, STATES, UNKNOWN, HostStatus
 from btrkeep.decisions.repeated import dedupe_words
+from btrkeep.decisions.silences import silence_words
 from btrkeep.units import counted, format_duration, format_share, format_size, local_time
 
 
@@ -55,6 +56,10 @@ def digest_message(pool: str, machine: str, report: StatusReport, open_alarms: S
     others = [row for row in open_alarms if row.host is None]
     if others:
         parts.append(section("Open alarms", alarm_lines(others, pool, call)))
+    if report.silences.active:
+        rows = sorted(report.silences.active, key=lambda row: row.kind == "host")  # the widest first: a list is cut
+        lines = [harmless(f"{row.kind} {row.name}: {silence_words(row)}") for row in rows]
+        parts.append(section("Silenced, so no alarms are sent", listed(lines), len(lines), call))
     parts.append("\n".join(["The last 24 hours:", *(f"- {line}" for line in _day_lines(report))]))
     well = len(report.hosts) - len(unwell)
     hosts = f"{well:,} of {len(report.hosts):,} hosts ok" if report.is_catalogue_read else "the state of the hosts is unknown"

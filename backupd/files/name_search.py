@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from backupd.files.entry_words import shown
-from backupd.files.sameness import TimeBudgetUsedUp
+from backupd.files.sameness import Pulse, TimeBudgetUsedUp, steady
 from backupd.files.tree import Entry, Tree, read_entry
 from backupd.files.walking import PlainFiles, walk_grouped
 
@@ -28,18 +28,24 @@ class SearchResult:
     """Why it ended before the last name: "time" or "results"; "": it did not."""
 
 
-def name_filter(text: str) -> NameFilter:
+def name_filter(text: str, pulse: Pulse = steady) -> NameFilter:
     """Returns a filter for names that contain the text, in upper or lower case. With `*` or `?` the whole name must match.
 
     Names are compared as they are shown, so that bytes that are not UTF-8 can be typed: caf\\xe9.txt. No pattern has a repetition,
-    because users choose the text and hosts the names: together they could keep a regular expression busy for ever.
+    because users choose the text and hosts the names: together they could keep a regular expression busy for ever. A name may
+    still take a millisecond, so `pulse` is called for each.
     """
     wanted = text.casefold()
+
+    def folded(name: bytes) -> str:
+        pulse()
+        return shown(name).casefold()
+
     if "*" not in wanted and "?" not in wanted:
-        return lambda name: wanted in shown(name).casefold()
+        return lambda name: wanted in folded(name)
     parts = wanted.split("*")
     patterns = [re.compile(re.escape(part).replace(r"\?", "."), re.DOTALL) for part in parts]
-    return lambda name: _matches(patterns, len(parts[-1]), shown(name).casefold())
+    return lambda name: _matches(patterns, len(parts[-1]), folded(name))
 
 
 def _matches(parts: list[re.Pattern[str]], last: int, name: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 from backupd.files.entry_words import shown
+from backupd.files.sameness import Pulse, steady
 from backupd.files.tree import NOT_THERE, Entry, Tree, components, deepest, joined
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.units import printable
@@ -34,7 +35,7 @@ def path_given(text: str) -> bytes:
         raise UsageError(f"{printable(text)}: {error}", near) from None
 
 
-def path_in(tree: Tree, path: bytes) -> bytes:
+def path_in(tree: Tree, path: bytes, pulse: Pulse = steady) -> bytes:
     """Returns the path in the backup. A name may be given as it is shown, with escapes: latin1-\\xe4.txt. It is returned unchanged
     if there is no such name. Raises UsageError if two names are shown or written like this; OperatorError if a folder cannot be
     read.
@@ -43,14 +44,19 @@ def path_in(tree: Tree, path: bytes) -> bytes:
         return path
     done: list[bytes] = []
     for name in components(path):
-        done.append(_name_in(tree, joined(done), name) if b"\\" in name else name)
+        done.append(_name_in(tree, joined(done), name, pulse) if b"\\" in name else name)
     return joined(done)
 
 
-def _name_in(tree: Tree, folder: bytes, name: bytes) -> bytes:
+def _name_in(tree: Tree, folder: bytes, name: bytes, pulse: Pulse) -> bytes:
     text = os.fsdecode(name)
+
+    def is_named(near_name: bytes) -> bool:
+        pulse()
+        return near_name == name or shown(near_name) == text
+
     try:
-        names = [near_name for near_name in tree.each_name(folder) if near_name == name or shown(near_name) == text]
+        names = list(filter(is_named, tree.each_name(folder)))
     except OSError as error:
         if error.errno in NOT_THERE:
             return name

@@ -61,6 +61,7 @@ def apply(context: PoolContext, files: Files, proposal_id: str, digest: str | No
         planned = plan_of(context, files, proposal)
         if planned.keys and planned.digest != (digest or proposal.preview.digest):
             proposal = replace(proposal, preview=preview_of(context, planned, context.clock.now()))
+            require_size(proposal)  # a larger one could not be read again, and so neither be applied nor rejected
             store.put(proposal)
             raise ChangedSince(
                 f"the configuration of {proposal.host} was changed since this was checked, so the change would be another one now",

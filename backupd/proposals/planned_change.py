@@ -66,7 +66,7 @@ def require_allowed(config: Config, host: str, keys: Mapping[str, Any], *, is_ne
         if not keys.get("address"):
             raise UsageError("a new host needs an address", "only root adds a host that is this server: `backupd host add`")
         return
-    configured = config.hosts.get(host)
+    configured = config.every_host.get(host)  # one with a mistake too: the change may correct it
     if configured and configured.address is None and (refused := [key for key in _OF_THIS_MACHINE if key in keys]):
         raise StateConflict(
             f"{host} is this server, so only root changes its {' and '.join(refused)}",
@@ -86,10 +86,17 @@ def plan_change(files: Files, host: str, keys: Mapping[str, Any], *, is_new: boo
         return PlannedChange(host, path, "", text, {key: (None, value) for key, value in given.items()}, config, ())
     values = {key: value for key, value in keys.items() if key not in (ADD, REMOVE)}
     if ADD in keys or REMOVE in keys:
-        values[EXCLUDE] = AddedValues(tuple(keys.get(ADD) or ()), tuple(keys.get(REMOVE) or ()))
+        values[EXCLUDE] = AddedValues(_patterns(keys, ADD), _patterns(keys, REMOVE))
     changed = set_hosts(files, [host], values, write=False)
     change = changed.hosts[host]
     return PlannedChange(host, change.path, change.text, change.text_after, change.keys, changed.config, changed.notices)
+
+
+def _patterns(keys: Mapping[str, Any], key: str) -> tuple[Any, ...]:
+    given = keys.get(key) or []
+    if not isinstance(given, list):
+        raise UsageError(f"{key} is not a list of patterns", "give each pattern as an item of a list")
+    return tuple(given)
 
 
 def _nested(keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from backupd.alarms import alarm_memory
 from backupd.alarms.deduplication import QUIET, AlarmChanges, by_key, changes
-from backupd.alarms.digest import is_due
+from backupd.alarms.digest import digest_message, is_due
 from backupd.alarms.events import Alarm, FoundAlarms, find
-from btrkeep.catalogue import StoredAlarm
+from btrkeep.catalogue import Silence, StoredAlarm
 from btrkeep.catalogue.model_alarm import AlarmSubject
 from btrkeep.config.value_types import EVENT_WORDS
+from btrkeep.decisions.silences import Silences
 from tests.backupd.facts import NOW
 from tests.backupd.seen import config, seen
 
@@ -216,6 +217,17 @@ def test_an_alarm_that_a_wrong_clock_told_of_in_the_future_is_over_when_it_is_ov
 def test_by_key_is_how_rows_are_found() -> None:
     row = StoredAlarm("room", "used", "", 0, NOW, 1, None, None, None)
     assert by_key([row], NOW) == {("room", "used"): row}
+
+
+def test_the_digest_has_what_is_silenced_the_widest_first() -> None:
+    """Otherwise who steals a session of an operator ends all messages, and nobody who only reads them ever knows."""
+    hosts = [Silence("host", f"web{number:02}", NOW + HOUR, "mallory", "", NOW, False) for number in range(60)]
+    kind = Silence("problem", "schedule", NOW + 90 * 24 * HOUR, "mallory", "later", NOW, False)
+    of = config()
+    text = digest_message("main", "server", seen(of, silences=Silences.of([*hosts, kind], {}, NOW)), ()).body
+    _head, *lines = text[text.index("Silenced") :].splitlines()
+    assert "problem schedule: silenced until" in lines[0]
+    assert "by mallory: later" in lines[0]
 
 
 def test_the_digest_is_due_once_a_day_at_its_time_in_the_pools_zone() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from backupd.files.listing import only_folders, page
 from backupd.files.name_search import name_filter, search
 from backupd.files.sameness import TimeBudgetUsedUp, steady
+from backupd.files.suggestions import path_in
 from backupd.files.tree import Entry, Tree
 
 
@@ -74,6 +75,19 @@ def test_no_text_keeps_the_service_busy_with_one_name() -> None:
     began = time.process_time()
     assert not name_filter("*a" * 50 + "*b")(b"a" * 255)
     assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize("text", ["b", "*b", r"caf\xe9.txt"])
+def test_many_names_that_are_slow_to_compare_end_with_the_time_of_the_request(tree: Tree, text: str) -> None:
+    """A million names of 255 bytes that are not UTF-8 take minutes of processor time, also after the client has left."""
+
+    def pulse() -> None:
+        raise TimeBudgetUsedUp
+
+    with pytest.raises(TimeBudgetUsedUp):
+        page(tree, b"/srv", 0, 10, matches=name_filter(text, pulse))
+    with pytest.raises(TimeBudgetUsedUp):
+        path_in(tree, rb"/srv/caf\xe9.txt", pulse)
 
 
 def test_folders_with_a_single_folder_are_one_row(tree: Tree) -> None:

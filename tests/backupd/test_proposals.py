@@ -32,7 +32,7 @@ from backupd.proposals.proposal_store import (
 from backupd.serve import request_checks
 from backupd.serve.service_context import in_words
 from backupd.serve.verbs import VERBS
-from btrkeep.config import load
+from btrkeep.config import load, load_usable
 from btrkeep.config.keys import LEGAL
 from btrkeep.decisions.safety_limits import DeletedShare
 from btrkeep.errors import ConfigError, OperatorError, StateConflict, UsageError
@@ -111,6 +111,21 @@ def test_what_this_server_shows_of_itself_is_not_proposed(files: Files) -> None:
     for address in (None, ""):
         with pytest.raises(UsageError, match="needs an address"):
             allow(files, "web9", {"address": address, "paths": ["/etc"]}, is_new=True)
+
+
+def test_a_mistake_in_the_configuration_of_this_server_does_not_open_its_paths(files: Files) -> None:
+    (files.main.with_suffix(".d") / "here.toml").write_text(HERE + 'window = "22:00-6"\n')
+    config = load_usable("main", files.main)
+    assert "here" in config.excluded
+    for keys in ({"paths": ["/root"]}, {"exclude-": ["/srv/secret"]}):
+        with pytest.raises(StateConflict, match="here is this server"):
+            require_allowed(config, "here", {"window": "22:00-06:00", **keys}, is_new=False)
+
+
+@pytest.mark.parametrize("value", [5, "/srv/*"])
+def test_patterns_are_a_list(files: Files, value: Any) -> None:
+    with pytest.raises(UsageError, match="not a list"):
+        plan_change(files, "web1", {"exclude+": value}, is_new=False)
 
 
 def test_comments_order_and_other_keys_stay_and_the_old_file_is_kept(files: Files) -> None:

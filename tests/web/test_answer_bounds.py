@@ -24,7 +24,7 @@ def test_a_page_of_a_folder_has_fewer_entries_with_a_longer_path(length: int) ->
 def test_the_page_of_a_folder_asks_for_as_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[object]()
 
-    def browse(*given: object) -> NoReturn:
+    def browse(*given: object, **_named: object) -> NoReturn:
         asked.append(given[5])
         raise RequestRefused("it is enough")
 

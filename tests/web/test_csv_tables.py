@@ -90,6 +90,8 @@ def test_a_table_that_is_not_there_is_an_error_and_no_page(state: Path, wanted: 
         ("+3", "+3"),
         ("-1+1|cmd", "'-1+1|cmd"),
         ("12", "12"),
+        ("a;=1+1", "a;'=1+1"),  # where a comma is the decimal sign, a spreadsheet divides lines at semicolons
+        ('a; "@SUM(A1)";b', 'a;\' "@SUM(A1)";b'),
         ("", ""),
     ],
 )

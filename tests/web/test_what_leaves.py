@@ -235,7 +235,7 @@ def test_nothing_of_another_host_or_of_this_machines_places_leaves(
         todo = [*site.addresses("GET"), *more(site)]
         while todo and len(seen) < 400:
             path = todo.pop(0)
-            if path in seen or "/logout" in path:
+            if path in seen or "/logout" in path or path.startswith("/docs/"):  # the same pages everywhere
                 continue
             seen.add(path)
             answer = site.get(path)

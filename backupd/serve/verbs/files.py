@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _PIECE = 1 << 20
 _CHECK_EVERY = 0.25
+_FILTER_SECONDS = 10.0
+"""Maximum seconds of comparing the names of a folder: hosts choose their number and form, users the text."""
 _TEXT_BYTES = 1 << 20
 """Bytes of an answer that are reserved for the lines of a text."""
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EXDEV)
@@ -37,10 +39,10 @@ _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.
 class _Pulse:
     """Called regularly during long work: ends it if the caller has left or the time limit is over."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, seconds: float | None = None) -> None:
         self._call = call
         self._checked_at = time.monotonic()
-        self._end = self._checked_at + call["seconds"]
+        self._end = self._checked_at + (call["seconds"] if seconds is None else seconds)
 
     def __call__(self) -> None:
         """Raises ClientGone and TimeBudgetUsedUp."""
@@ -58,6 +60,13 @@ def reading() -> Iterator[None]:
     """Converts errors about names and paths to refusals."""
     try:
         yield
+    except TimeBudgetUsedUp:
+        raise RequestRefused(
+            f"comparing the names of the folder takes longer than the limit of {_FILTER_SECONDS:.0f} s",
+            "open the folder without a text, or give its whole name",
+            "refused",
+            is_public=True,
+        ) from None
     except UsageError as error:  # no such host, backup or path
         raise RequestRefused(error.message, error.hint, "missing", is_public=not isinstance(error, NoHost)) from None
     except OSError as error:
@@ -86,14 +95,14 @@ def browse(call: Call) -> dict[str, Any]:
     from backupd.files.listing import Page, only_folders, page
     from backupd.files.name_search import name_filter
 
-    order, size = (call["sort"], call["descending"]), AnswerSize()
-    matches = name_filter(call["find"]) if call["find"] else None
+    order, size, pulse = (call["sort"], call["descending"]), AnswerSize(), _Pulse(call, _FILTER_SECONDS)
+    matches = name_filter(call["find"], pulse) if call["find"] else None
 
     def fits(entry: Entry) -> bool:
         return size.take(named_entry_object(entry))
 
     with opened(call, call["backup"]) as [(backup, tree)]:
-        path = path_in(tree, call["path"]) if call["typed"] else call["path"]
+        path = path_in(tree, call["path"], pulse) if call["typed"] else call["path"]
         entry = entry_at(tree, path, f"{backup.host}@{backup.name}")
         is_folder = entry.kind == "folder"
         inside = page(tree, path, call["offset"], call["limit"], *order, fits, matches) if is_folder else Page((), 0, *order)
