@@ -61,11 +61,14 @@ class Matches:
 
 @blueprint.get("/search")
 def index() -> str | Response:
-    """Shows the matches; goes to the host if the text is its name."""
+    """Shows the matches; goes to the host if the text is its name, and to a path of its newest backup for HOST:/PATH."""
     text = request.args.get("q", "").strip()[:_LONGEST]
     here, who = source(), viewer()
-    if text in {row.host for row in visible_to(who, every_row(here))}:
+    names, (name, colon, path) = {row.host for row in visible_to(who, every_row(here))}, text.partition(":/")
+    if text in names:
         return redirect(url_for("hosts.host", host=text))
+    if colon and name in names:
+        return redirect(url_for("files.browse", host=name, typed=f"/{path}"))
     return render_template("search.html", text=text, found=_matches(here, text) if text else None)
 
 

@@ -129,7 +129,7 @@ def plot(sheet: Sheet, scale: AxisScale, above: float = 0, beside: float = 0, be
     `beside` on its left.
     """
     style = sheet.style
-    left = max(beside, scale.width(style)) + 8
+    left = max(beside, scale.width(style) * 1.1) + 8  # digits are wider than letters are on average
     area = Plot(left, _TOP + above, style.width - _RIGHT, sheet.height - style.font - 10 - below, scale)
     for mark in scale.marks():
         y = area.y(mark)

@@ -103,7 +103,7 @@ PROBLEM_STATES: Mapping[str, tuple[str, _Words]] = {
     UNKNOWN: (UNKNOWN, _hosts("in an unknown state")),
 }
 """The states of hosts that need attention, their levels and words. A host that was never backed up waits for its first night; it is
-a problem when that has passed, which is an alarm.
+a problem when that has passed or its run failed, which is an alarm.
 """
 
 _POOL = {
@@ -195,9 +195,14 @@ def _problems(facts: OverallFacts) -> Iterator[ProblemCount]:
 
 
 def _overdue_hosts(facts: OverallFacts) -> frozenset[str]:
-    """Returns the hosts that are still without a first backup when they should have one: an alarm reports each."""
-    silent = {alarm.about.name for alarm in facts.alarms if alarm.what == kinds.SILENT and alarm.about.kind == kinds.HOST}
-    return frozenset(silent.intersection(facts.never))
+    """Returns the hosts that are still without a first backup when they should have one, or failed at it: an alarm reports each."""
+    reported = {alarm.about.name for alarm in facts.alarms if is_about_first_backup(alarm)}
+    return frozenset(reported.intersection(facts.never))
+
+
+def is_about_first_backup(alarm: StoredAlarm) -> bool:
+    """Returns True if the alarm makes a problem of a host that has no complete backup yet."""
+    return alarm.what in (kinds.SILENT, kinds.FAILURE) and alarm.about.kind == kinds.HOST
 
 
 def _copies(count: int) -> str:

@@ -276,7 +276,8 @@ def _joined(first: Proof, second: Proof) -> Proof:
 def _pool_read(reads: Mapping[str, datetime | None], late: Collection[str], limit: float | None, doubtful: int) -> Proof:
     read = [at for at in reads.values() if at]
     at, never = min(read, default=None), len(reads) - len(read)
-    words = [f"{counted(len(late), 'host')} too long ago"] if late else []
+    overdue = sum(reads.get(host) is not None for host in late)
+    words = [f"{counted(overdue, 'host')} too long ago"] if overdue else []
     words += [f"{counted(never, 'host')} never"] if never else []
     words += [f"{counted(doubtful, 'backup')} in doubt since a crash"] if doubtful else []
     if late:

@@ -14,7 +14,15 @@ from btrkeep.catalogue import Catalogue, Silence, StoredAlarm
 from btrkeep.catalogue import model_alarm as kinds
 from btrkeep.config import HostConfig
 from btrkeep.decisions import findings
-from btrkeep.decisions.overall import ALARM_KINDS, ALARM_OF_CHECK, NEVER, NEVER_COPIED, PROBLEM_STATES, alarm_kind
+from btrkeep.decisions.overall import (
+    ALARM_KINDS,
+    ALARM_OF_CHECK,
+    NEVER,
+    NEVER_COPIED,
+    PROBLEM_STATES,
+    alarm_kind,
+    is_about_first_backup,
+)
 from btrkeep.units import local_time
 
 LONGEST = timedelta(days=92)
@@ -135,7 +143,7 @@ def without_silenced(hosts: Iterable[tuple[str, str]], alarms: Iterable[StoredAl
     counted_alarms = list[StoredAlarm]()
     for alarm in alarms:
         if silences.active and alarm.host is not None and silences.of_host(alarm.host):
-            is_overdue = alarm.what == kinds.SILENT and alarm.host in first
+            is_overdue = is_about_first_backup(alarm) and alarm.host in first
             hidden |= {alarm.host} if is_overdue or alarm_kind(alarm) in ALARM_KINDS else set()
         else:
             counted_alarms.append(alarm)

@@ -204,7 +204,9 @@ def test_a_new_host_gets_a_file_of_its_own_and_no_other(files: Files, name: str)
         "host": {"web9.example.org": {"address": "root@web9", "paths": ["/etc"], "group": "debian", "retention": {"daily": 3}}}
     }
     assert key_diff(planned)[0] == '+[host."web9.example.org"]'
-    assert any("runs commands on this server" in sentence for sentence in effect_of(planned, *[HostExpiry()] * 2, {}).sentences)
+    assert any(
+        "runs commands on this server" in sentence for sentence in effect_of(planned, HostExpiry(), HostExpiry(), {}).sentences
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ prove later what was restored and whether it was compared.
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from backupd.files.backup_selector import Restorable
 from backupd.files.conflict_policy import KEPT, NEW, OVERWRITTEN, SAME
@@ -45,5 +45,6 @@ def test_the_sentence_has_what_was_written_and_what_was_compared() -> None:
 
 def test_a_result_of_another_version_has_no_sentence() -> None:
     job = ServeJob("20261120T220000Z-00000000", "restore", "web1", "carol", "2026-11-20T22:00:00Z", {})
-    for result in (None, [], {}, {"new": 7}, {"new": {"count": "x"}}):
+    results: tuple[Any, ...] = (None, [], {}, {"new": 7}, {"new": {"count": "x"}})
+    for result in results:
         assert _summary(ServeJob(job.id, job.verb, job.host, job.who, job.asked, {}, result=result)) is None

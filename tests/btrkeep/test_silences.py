@@ -96,6 +96,12 @@ def test_a_host_that_should_have_its_first_backup_is_counted_once() -> None:
     assert judged(silences(silence("host", "web1")), never) == "All is well"
 
 
+def test_a_host_whose_first_run_failed_is_a_problem_before_its_backup_is_overdue() -> None:
+    never, failed = {"web1": "never", "web2": "ok"}, alarm("host web1", "failure")
+    assert judged(silences(), never, failed) == "Needs attention: 1 host without a first backup"
+    assert judged(silences(silence("host", "web1")), never, failed) == "Nothing else needs attention: 1 silenced"
+
+
 def test_a_silenced_check_of_the_pool_is_counted_as_silenced() -> None:
     pool = PoolVerdict((Finding(ROOM, ERROR, "full"),))
     assert judged(silences(silence("problem", ROOM)), {}, pool=pool) == "Nothing else needs attention: 1 silenced"

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlencode
 import pytest
 from playwright.sync_api import Browser
 
-from tests.beds.browser import visit
+from tests.beds.browser import enter, visit
 from tests.beds.dashboard import CUSTOMER, LATIN1, NAMES, OPERATOR, VIEWER, Dashboard
 from tests.web.files_visit import Page, Visitor, files, path_in, source_of, visitor
 
@@ -48,6 +48,20 @@ def test_a_typed_path_opens_with_the_escapes_that_a_page_shows(olga: Visitor, so
     assert page.status == 404
     assert source + b"/prices.txt" in [path_in(link) for link in Page(page).addresses("/files/shop?")]
     assert olga.get(f"/files/shop?{urlencode({'typed': '/a/../etc'})}").status == 400
+
+
+def test_a_file_with_all_its_versions_is_one_field_and_one_click_from_the_overview(shop: Dashboard, browser: Browser) -> None:
+    assert shop.nights
+    with visit(browser, shop.url) as (page, noticed):
+        enter(page, shop.url, shop.cookie)
+        page.goto("/")
+        page.keyboard.press("/")
+        page.keyboard.type(f"shop:{shop.nights.source}/prices.txt")
+        page.keyboard.press("Enter")
+        with page.expect_download() as download:
+            page.get_by_role("table").first.get_by_role("link", name="Download").last.click()
+        assert download.value.path().read_text().startswith("black tea 2.80")
+        noticed.nothing()
 
 
 def test_a_path_is_completed_from_its_folder_alone(olga: Visitor, shop: Dashboard, source: bytes) -> None:

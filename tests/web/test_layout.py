@@ -92,6 +92,13 @@ def test_names_are_whole_and_tables_fit_a_laptop(site: Dashboard, browser: Brows
             assert max(takes) < 0.97, path  # another machine's letters are wider
 
 
+def test_the_page_before_an_action_is_no_wider_than_a_tablet(site: Dashboard, browser: Browser) -> None:
+    with visit(browser, site.url, viewport={"width": 768, "height": 900}) as (page, _):
+        enter(page, site.url, site.cookie)
+        page.goto("/hosts/-/actions?action=run&all=1&state=problems")
+        assert [problem for problem in layout_problems(page) if "wide" in problem or "sticks out" in problem] == []
+
+
 def test_why_a_host_failed_and_run_now_are_on_the_first_screen_of_a_telephone(site: Dashboard, browser: Browser) -> None:
     with visit(browser, site.url, viewport=PHONE) as (page, _):
         enter(page, site.url, site.cookie)

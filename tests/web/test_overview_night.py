@@ -231,3 +231,11 @@ def test_the_usual_window_is_that_of_most_hosts() -> None:
     assert usual_window(named("a", window=late) + named("b", "c", window=early, enabled=False)) == late
     assert usual_window(named("a", window=None)) is None
     assert since(named("a", window=late), BERLIN, MORNING) == at("19 23:00")
+
+
+def test_a_suspect_backup_that_was_accepted_is_complete_as_on_the_page_of_the_host() -> None:
+    made = tried("web1", "20 22:00", "20 22:10", "suspect", backup="2026-11-20T210000Z")
+    before = hosts_with(named("web1", "web2"), [made, tried("web2", "20 22:00", "20 22:10")])
+    assert "1 suspect: web1" in only(nights_of(before)).sentence
+    after = replace(before, facts={**before.facts, "web1": facts(made.started)})
+    assert "2 of 2 hosts complete" in only(nights_of(after)).sentence

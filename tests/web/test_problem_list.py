@@ -61,6 +61,18 @@ def test_a_host_without_its_first_backup_is_a_problem_when_that_is_late(tmp_path
         assert "1 host without a first backup : no complete backup yet web9" in words
 
 
+def test_hosts_whose_first_run_failed_are_a_problem_with_its_cause_and_a_button(tmp_path: Path) -> None:
+    names, words = ("web8", "web9"), "no route to the host"
+    runs = [run(name, EVENING, "failed", error=words) for name in names]
+    with write(tmp_path / "state", [host(name) for name in names], (), runs) as catalogue:
+        catalogue.put_alarms([alarm("failure", f"host {name}", f"{name}: the backup failed: {words}") for name in names])
+    page = client(tmp_path / "state").get("/").text
+    assert "All is well" not in page
+    assert f"2 hosts without a first backup : {words} web8 , web9" in text_of(page)
+    assert ">Run all 2</a>" in page
+    assert "Problems 2" in text_of(client(tmp_path / "state").get("/hosts?state=problems").text)
+
+
 def test_the_lines_of_a_problem_add_up_to_its_number_in_the_verdict(tmp_path: Path) -> None:
     """Hosts that fail for the same reason are one line, whatever else their errors say."""
     hosts, backups, runs = [], [], []

@@ -72,6 +72,8 @@ def test_only_a_proof_within_a_configured_limit_is_ok(catalogue: Catalogue) -> N
     assert host(decided(catalogue, verify=2 * 86400), "web1").state == ProofState.LATE
     never = host(decided(catalogue, verify=7 * 86400), "web2").of(ProofKind.VERIFIED)
     assert (never.state, never.at) == (ProofState.LATE, None), "its oldest backup is older than the limit"
+    words = decided(catalogue, verify=2 * 86400).pool[0].words
+    assert words == "1 host too long ago, 2 hosts never", "each host is counted once"
 
 
 def test_a_scrub_counts_for_hosts_that_it_has_read_and_for_no_other(catalogue: Catalogue) -> None:

@@ -50,6 +50,11 @@ def test_the_name_of_a_host_leads_to_its_page(state: Path) -> None:
     assert client(state).get("/search?q=+database+").location == "/hosts/database"
 
 
+def test_a_host_and_a_path_lead_to_the_file(state: Path) -> None:
+    assert client(state).get("/search?q=web01:/srv/a%20b").location == "/files/web01?typed=/srv/a+b"
+    assert client(state, hosts=("db*",)).get("/search?q=web01:/srv/a").status_code == 200
+
+
 def test_a_limited_user_finds_nothing_of_others(state: Path) -> None:
     mine = client(state, "viewer", ("web*",))
     assert mine.get("/search?q=secret1").status_code == 200, "no address says that it exists"

@@ -15,7 +15,6 @@ from pydantic import Field
 
 from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.catalogue import BackupOutcome, Catalogue, HostFacts, HostRuns
-from btrkeep.catalogue.model_alarm import SILENT
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.cause_words import error_words, short_cause
 from btrkeep.decisions.copy_status import COPIES, copies_of
@@ -31,7 +30,7 @@ from btrkeep.decisions.host_state import (
     host_status,
     status_error,
 )
-from btrkeep.decisions.overall import NEVER, PROBLEM_STATES
+from btrkeep.decisions.overall import NEVER, PROBLEM_STATES, is_about_first_backup
 from btrkeep.serving.viewer import Viewer
 from web import running
 from web.alarms import active_alarms, silences
@@ -194,7 +193,7 @@ def _rows(source: RequestContext) -> tuple[HostRow, ...]:
         )
         for name in sorted({*config.hosts, *counts})
     )
-    overdue = {alarm.about.name for alarm in active_alarms(source) if alarm.what == SILENT and alarm.host is not None}
+    overdue = {alarm.about.name for alarm in active_alarms(source) if is_about_first_backup(alarm)}
     flags = _flags(source)
     return tuple(_flagged(row, flags(row), overdue) for row in rows)
 
@@ -308,7 +307,9 @@ def _cause(row: HostRow, config: HostConfig | None, facts: HostFacts | None, *, 
         return (
             f"{SKIPPED}: {_short(facts.last_run_error, facts.last_run_cause, row.host, limited=limited) or 'no reason is recorded'}"
         )
-    return {NEVER: "no complete backup yet", "late": "no complete backup in time"}.get(row.state, "its runs are not recorded")
+    if row.state == NEVER:
+        return (_short(*status_error(facts), row.host, limited=limited) if facts else "") or "no complete backup yet"
+    return "no complete backup in time" if row.state == "late" else "its runs are not recorded"
 
 
 def _short(text: str | None, cause: Cause | None, host: str, *, limited: bool) -> str:

@@ -11,7 +11,7 @@ from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.due import DAY, is_due, window_end
 from btrkeep.decisions.findings import OK
 from btrkeep.decisions.overall import night_level
-from btrkeep.units import counted
+from btrkeep.units import backup_name, counted
 from web.hosts.nights import INSTANT, OUTCOMES, best, boundaries, end_of, explained, last_chance, outcome_of, usual_window
 
 _ALL_NAMES, _SOME_NAMES = 8, 5  # up to the first number all are listed, of more only the second number
@@ -223,8 +223,15 @@ def _tried(facts: NightFacts, runs: Iterable[HostRuns]) -> dict[str, str]:
     """Returns the outcome of each host that was tried."""
     tried: dict[str, list[str]] = {}
     for run in runs:
-        tried.setdefault(run.host, []).append(outcome_of(run, alive=run.id in facts.alive))
+        outcome = "complete" if _is_accepted(run, facts.facts.get(run.host)) else outcome_of(run, alive=run.id in facts.alive)
+        tried.setdefault(run.host, []).append(outcome)
     return {name: best(outcomes) for name, outcomes in tried.items()}
+
+
+def _is_accepted(run: HostRuns, host: HostFacts | None) -> bool:
+    """Returns True if the run's suspect backup was accepted: it is the host's newest complete one now."""
+    newest = host.last_complete if host and run.outcome == "suspect" and run.backup else None
+    return newest is not None and backup_name(newest) == run.backup
 
 
 def _is_busy(facts: NightFacts, runs: Iterable[HostRuns]) -> bool:
