@@ -180,8 +180,8 @@ class JobStore:
             path.unlink(missing_ok=True)
 
     def mark_stopped(self, pid: int, started: str, by: str) -> str:
-        """Records who stops a process. Returns the user who has stopped it before; "": nobody. On a full disk nothing is recorded,
-        because a stop may free space.
+        """Records who stops a process. Returns the user who has stopped it before, "" if no user has. On a full disk nothing is
+        recorded, because a stop may free space.
         """
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -201,7 +201,7 @@ class JobStore:
         self._mark(pid, started).unlink(missing_ok=True)
 
     def stopped_by(self, pid: int, started: str) -> str:
-        """Returns the user who stopped the process; "": nobody."""
+        """Returns the user who stopped the process; "" if no user has."""
         try:
             return self._mark(pid, started).read_bytes().decode("utf-8", "surrogateescape") or "another user"
         except OSError:

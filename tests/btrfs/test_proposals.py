@@ -146,6 +146,17 @@ def test_root_applies_what_was_shown_and_nothing_else(pool: Nights, service: Ser
     assert actions(pool)[-1][0] == "reject"
 
 
+def test_a_proposal_whose_new_difference_is_too_large_can_still_be_read_and_rejected(pool: Nights, service: Service) -> None:
+    """Otherwise `status` says for ever that a change waits, which no command finds."""
+    proposal = proposed(service, paths=[f"/srv/{number}{'x' * 150}" for number in range(120)])
+    by_hand = ", ".join(f'"/srv/{number}{"y" * 150}"' for number in range(300))
+    pool.config.write_text(pool.config.read_text().replace('["/srv/www"]', f"[{by_hand}]", 1))
+    assert "more text than a proposal may have" in pool.backupd("apply", proposal["id"], check=False).stderr
+    assert [waiting["id"] for waiting in pool.json("proposals")] == [proposal["id"]]
+    pool.backupd("reject", proposal["id"])
+    assert pool.json("status")["proposals"] == 0
+
+
 def test_a_stolen_session_changes_no_configuration(pool: Nights, service: Service) -> None:
     proposal = proposed(service, **{"exclude+": ["/srv/www/tmp/*"]})
     before = pool.config.read_bytes()
